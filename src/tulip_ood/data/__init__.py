@@ -1,0 +1,1 @@
+"""Where inputs come from: folders, image lists, parquet, arrays."""

@@ -1,0 +1,186 @@
+"""What TULiP learns from passes, and what follows from it: pure functions on `Passes`."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tulip_ood.detectors.prediction import Reference
+from tulip_ood.detectors.recipes import Setting
+from tulip_ood.network.passes import Passes
+from tulip_ood.numerics import calibration, envelope
+from tulip_ood.numerics.blocks import row_blocks
+from tulip_ood.numerics.tasks import Task
+
+__all__ = ["Features", "FittedEnvelope", "Measured", "fit_envelope", "measure", "score_passes"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Θ and D of every input (and position): all that the bound needs from the passes.
+
+    Example:
+        >>> import torch
+        >>> Measured(torch.ones(2), torch.ones(2)).bound(1.0, 0.5)
+        tensor([1.5000, 1.5000])
+    """
+
+    trace: Tensor
+    drift: Tensor
+
+    def bound(self, trace_xx: float, lam: float) -> Tensor:
+        """S/J² = Θ + Θ_XX − λD."""
+        return envelope.bound(self.trace, self.drift, trace_xx=trace_xx, lam=lam)
+
+    def stretch(self, trace_xx: float, lam: float) -> Tensor:
+        """γ at J = 1; γ is linear in J."""
+        return envelope.stretch(self.bound(trace_xx, lam), self.trace)
+
+
+def measure(passes: Passes, *, sqrt_outputs: bool) -> Measured:
+    """Θ(z) and D(z) of Alg. 1, lines 6 and 7, in bounded memory.
+
+    Example:
+        >>> import torch
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> base = torch.zeros(1, 2)
+        >>> p = Passes(base, torch.ones(3, 1, 2), base + 2, None, None, PassSettings(0.01))
+        >>> measure(p, sqrt_outputs=False).trace
+        tensor([2.], dtype=torch.float64)
+    """
+    assert passes.drift is not None
+    traces, drifts = [], []
+    for rows in row_blocks(len(passes), passes.noisy[:, :1].numel()):
+        base = passes.base[rows]
+        traces.append(envelope.trace(base, passes.noisy[:, rows]))
+        drifts.append(envelope.drift(base, passes.drift[rows], sqrt_outputs=sqrt_outputs))
+    return Measured(torch.cat(traces), torch.cat(drifts))
+
+
+@dataclass(frozen=True)
+class Features:
+    """Where penultimate features of ID data lie: mean and deviation of each, [d].
+
+    Example:
+        >>> import torch
+        >>> Features(torch.zeros(2), torch.ones(2)).distance(torch.tensor([[3.0, 1.0]]))
+        tensor([5.], dtype=torch.float64)
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    @staticmethod
+    def of(features: Tensor | None) -> "Features | None":
+        """From features [N, d] of ID data; None where a network has none."""
+        if features is None:
+            return None
+        wide = features.to(torch.float64)
+        deviation = wide.std(dim=0, correction=0)
+        floor = deviation.max().clamp_min(1e-12) * 1e-3  # a feature that is always off
+        return Features(wide.mean(dim=0), deviation.clamp_min(floor))
+
+    def distance(self, features: Tensor) -> Tensor:
+        """The mean squared deviation, in units of each feature's own, [N]."""
+        return ((features.to(torch.float64) - self.mean) / self.deviation).square().mean(dim=1)
+
+
+@dataclass(frozen=True)
+class FittedEnvelope:
+    """Everything that TULiP has learned.
+
+    Attributes:
+        setting: How ε, λ and J were to be found.
+        trace_xx: Θ_XX.
+        lam: λ.
+        balanced_lam: The balanced λ, for comparison.
+        j_star: J*, which maximises the likelihood.
+        j_score: The J of the score.
+        j_probs: The J of the probabilities: J*, or 0 if that was better on held-out data.
+        inactive: The share of the ID data with S ≤ 0.
+        noise_var: σ² of regression outputs at J*, else None.
+        noise_var_at_0: The same at J = 0.
+        bound_reference: Quantiles of S/J² on ID data.
+        stretch_reference: Quantiles of γ at J = 1 on ID data.
+        features: Where penultimate features lie, or None.
+        features_reference: Quantiles of their distance on ID data.
+
+    Example:
+        >>> import dataclasses
+        >>> [f.name for f in dataclasses.fields(FittedEnvelope)][:3]
+        ['setting', 'trace_xx', 'lam']
+    """
+
+    setting: Setting
+    trace_xx: float
+    lam: float
+    balanced_lam: float
+    j_star: float
+    j_score: float
+    j_probs: float
+    inactive: float
+    noise_var: Tensor | None
+    noise_var_at_0: Tensor | None
+    bound_reference: Reference
+    stretch_reference: Reference
+    features: Features | None
+    features_reference: Reference | None
+
+    def noise(self, j: float) -> Tensor | None:
+        """σ² of regression outputs that goes with J = 0 or J*."""
+        return self.noise_var_at_0 if j == 0.0 else self.noise_var
+
+
+def fit_envelope(
+    passes: Passes, task: Task, setting: Setting, *, sqrt_outputs: bool
+) -> FittedEnvelope:
+    """Θ_XX, λ, J* and J from the passes of labelled ID inputs (Sec. 4.2)."""
+    assert passes.labels is not None
+    measured = measure(passes, sqrt_outputs=sqrt_outputs)
+    trace_xx = calibration.mean_trace(measured.trace)
+    balanced = calibration.balanced_lambda(trace_xx, float(measured.drift.mean()))
+    lam = setting.lam if setting.lam is not None else setting.balance * balanced
+    bound, unit = measured.bound(trace_xx, lam), measured.stretch(trace_xx, lam)
+    best = calibration.calibrate_j(task, passes.base, passes.noisy, unit, passes.labels)
+    features = Features.of(passes.features)
+    distance = None
+    if features is not None and passes.features is not None:
+        distance = Reference.of(features.distance(passes.features))
+    return FittedEnvelope(
+        setting=setting,
+        trace_xx=trace_xx,
+        lam=lam,
+        balanced_lam=balanced,
+        j_star=best.j,
+        j_score=setting.j if setting.j is not None else setting.j_scaling * best.j,
+        j_probs=best.j,
+        inactive=float((bound <= 0).to(torch.float64).mean()),
+        noise_var=best.noise_var,
+        noise_var_at_0=best.noise_var_at_0,
+        bound_reference=Reference.of(bound),
+        stretch_reference=Reference.of(unit),
+        features=features,
+        features_reference=distance,
+    )
+
+
+def score_passes(
+    passes: Passes, task: Task, name: str, fitted: FittedEnvelope, *, sqrt_outputs: bool
+) -> Tensor:
+    """The score of every input (and position), Alg. 1 lines 8–13."""
+    if name != "bound" and fitted.j_score == 0.0:
+        return task.score(name, passes.base.to(torch.float64).unsqueeze(0), fitted.noise_var)
+    measured = measure(passes, sqrt_outputs=sqrt_outputs)
+    if name == "bound":
+        return measured.bound(fitted.trace_xx, fitted.lam)
+    stretch = fitted.j_score * measured.stretch(fitted.trace_xx, fitted.lam)
+    return torch.cat(
+        [
+            task.score(
+                name,
+                envelope.samples(passes.base[rows], passes.noisy[:, rows], stretch[rows]),
+                fitted.noise_var,
+            )
+            for rows in row_blocks(len(passes), passes.noisy[:, :1].numel())
+        ]
+    )

@@ -1,0 +1,133 @@
+"""Degenerate or suspicious situations, in plain words.
+
+Each finding is shown in `report()` and raised as a `TulipWarning`, so that it is seen by someone
+who reads and by someone who does not.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tulip_ood.errors import InputError
+from tulip_ood.numerics.tasks import Classification, Task
+
+__all__ = ["Finding", "look_at_validation"]
+
+MIN_INPUTS = 20
+FEW_INPUTS = 100
+TOO_ACCURATE = 0.995
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that the user should know.
+
+    Attributes:
+        code: A short stable name, for programs.
+        text: What was found and what to do, for people.
+
+    Example:
+        >>> Finding("few-inputs", "only 40 validation inputs").code
+        'few-inputs'
+    """
+
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.text} [{self.code}]"
+
+
+def look_at_validation(
+    task: Task, base: Tensor, labels: Tensor, *, duplicates: int = 0
+) -> list[Finding]:
+    """What is odd about the validation data; refuses what cannot be fitted on at all.
+
+    Example:
+        >>> import torch
+        >>> from tulip_ood.numerics.tasks import Classification
+        >>> logits = torch.eye(3).repeat(20, 1)
+        >>> [f.code for f in look_at_validation(Classification(), logits, logits.argmax(1))]
+        ['few-inputs', 'too-accurate']
+    """
+    n = len(base)
+    if n < MIN_INPUTS:
+        raise InputError(
+            f"fitting needs at least {MIN_INPUTS} validation inputs (better {FEW_INPUTS} or more), "
+            f"got {n}"
+        )
+    found: list[Finding] = []
+    if n < FEW_INPUTS:
+        found.append(
+            Finding(
+                "few-inputs",
+                f"there are only {n} validation inputs: thresholds and what is fitted are rough. "
+                f"Use {FEW_INPUTS} or more, 1,000 if you have them",
+            )
+        )
+    if duplicates:
+        found.append(
+            Finding(
+                "duplicates",
+                f"{duplicates} of {n} validation inputs repeat another one: they count twice, and "
+                f"the promise of the threshold assumes independent inputs",
+            )
+        )
+    if isinstance(task, Classification):
+        found += _look_at_classes(task, base, labels)
+    return found
+
+
+def _look_at_classes(task: Classification, base: Tensor, labels: Tensor) -> list[Finding]:
+    flat, logits = labels.reshape(-1), base.reshape(-1, base.shape[-1])
+    known = flat >= 0
+    flat, logits = flat[known], logits[known]
+    n_classes = base.shape[-1]
+    counts = torch.bincount(flat, minlength=n_classes)
+    if int((counts > 0).sum()) < 2:
+        raise InputError(
+            f"all {len(flat)} validation labels are class {int(counts.argmax())}: fitting needs "
+            f"inputs of at least two classes (is the loader sorted and cut short?)"
+        )
+    found: list[Finding] = []
+    missing = (counts == 0).nonzero().squeeze(1).tolist()
+    if missing:
+        shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+        found.append(
+            Finding(
+                "missing-classes",
+                f"{len(missing)} of {n_classes} classes have no validation input ({shown}): the "
+                f"threshold promises nothing for them",
+            )
+        )
+    accuracy = float(task.correct(base, labels).nanmean())
+    if accuracy >= TOO_ACCURATE:
+        found.append(
+            Finding(
+                "too-accurate",
+                f"the network is right on {accuracy:.1%} of the validation inputs: these look "
+                f"like training images. Fit on data that the network was not trained on, or the "
+                f"threshold will be too tight",
+            )
+        )
+    found += _label_order(logits.argmax(dim=-1), flat, n_classes, accuracy)
+    return found
+
+
+def _label_order(answers: Tensor, labels: Tensor, n_classes: int, accuracy: float) -> list[Finding]:
+    """Few right answers, but many if every answer were renamed: labels in another order."""
+    if len(labels) < 5 * n_classes or accuracy > 0.5:
+        return []
+    together = torch.bincount(answers * n_classes + labels, minlength=n_classes**2)
+    renamed = float(together.reshape(n_classes, n_classes).amax(dim=1).sum() / len(labels))
+    if renamed < 0.6 or accuracy > renamed / 2:
+        return []
+    return [
+        Finding(
+            "label-order",
+            f"the network is right on {accuracy:.1%} of the validation inputs, but would be on "
+            f"{renamed:.1%} if its outputs were renamed: the labels seem to be in another order "
+            f"than the network's outputs. Check the class order (sorted folder names?)",
+        )
+    ]

@@ -1,0 +1,92 @@
+"""Named, versioned ways to find the envelope's constants. A recipe never changes its meaning.
+
+`paper-1` is Alg. 1 to the letter. `balanced-1` takes λ from the data's own scale. `self-1` searches
+ε, λ and J on pseudo-OOD. A better way gets a new name.
+"""
+
+from dataclasses import dataclass, replace
+
+from tulip_ood.errors import InputError
+
+__all__ = ["PAPER_J_SCALINGS", "RECIPES", "Recipe", "Setting", "recipe_named"]
+
+PAPER_J_SCALINGS = (1.0, 1.25, 1.5, 1.75, 2.0)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How ε, λ and J are found, once the passes are there.
+
+    Attributes:
+        epsilon: ε.
+        lam: λ itself; None to take it in units of the balanced one.
+        balance: λ in units of the balanced λ = 2 Θ_XX / mean D.
+        j: J itself; None to take it in units of J*.
+        j_scaling: J in units of J*.
+
+    Example:
+        >>> Setting(0.005, j=2.0)
+        Setting(epsilon=0.005, lam=None, balance=1.0, j=2.0, j_scaling=1.0)
+    """
+
+    epsilon: float
+    lam: float | None = None
+    balance: float = 1.0
+    j: float | None = None
+    j_scaling: float = 1.0
+
+    def with_given(self, epsilon: float | None, lam: float | None, j: float | None) -> "Setting":
+        """What the user has set wins over what the recipe says."""
+        given = {"epsilon": epsilon, "lam": lam, "j": j}
+        return replace(self, **{k: v for k, v in given.items() if v is not None})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named way to fit.
+
+    Attributes:
+        name: With its version.
+        setting: Where it starts.
+        antithetic: Whether noise comes in pairs (v, −v).
+        sqrt_outputs: Whether the drift is multiplied by √o.
+        searches: Whether it looks for a better setting on pseudo-OOD.
+
+    Example:
+        >>> recipe_named("paper").setting.lam
+        1.25
+    """
+
+    name: str
+    setting: Setting
+    antithetic: bool
+    sqrt_outputs: bool
+    searches: bool = False
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("self-1", Setting(0.005), antithetic=True, sqrt_outputs=False, searches=True),
+        Recipe("balanced-1", Setting(0.005), antithetic=True, sqrt_outputs=False),
+        Recipe("paper-1", Setting(0.005, lam=1.25), antithetic=False, sqrt_outputs=True),
+    )
+}
+_LATEST = {name.rpartition("-")[0]: name for name in RECIPES}
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe called so; without a version, the latest.
+
+    Example:
+        >>> recipe_named("self").name, recipe_named("balanced-1").name
+        ('self-1', 'balanced-1')
+        >>> recipe_named("magic")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: unknown recipe 'magic'; choose from self, balanced, paper
+    """
+    full = _LATEST.get(name, name)
+    if full not in RECIPES:
+        raise InputError(f"unknown recipe {name!r}; choose from {', '.join(_LATEST)}")
+    return RECIPES[full]

@@ -1,0 +1,284 @@
+"""Detector files: safetensors with a JSON header, never pickle.
+
+The model is not in the file, its fingerprint is. `load` refuses another model, a damaged or newer
+file, and a detector that no longer scores sixteen golden inputs as it did when it was saved.
+"""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.decision import Calibration, Threshold
+from tulip_ood.detectors.findings import Finding
+from tulip_ood.detectors.prediction import Reference
+from tulip_ood.errors import FileFormatError, InputError
+from tulip_ood.network.golden import synthetic_inputs
+from tulip_ood.version import __version__
+
+__all__ = ["FORMAT", "load", "read_header", "save"]
+
+FORMAT = 1
+GOLDEN_INPUTS = 16
+GOLDEN_TOLERANCE = 1e-4
+
+
+def save(detector: Detector, path: str | os.PathLike[str]) -> None:
+    """Write a fitted detector; the file appears whole or not at all.
+
+    Example:
+        >>> import tempfile, torch, tulip_ood
+        >>> model = torch.nn.Linear(4, 3)
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.MSP(model).fit([(x, y)])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     detector.save(f"{folder}/detector.safetensors")
+        ...     again = tulip_ood.load(f"{folder}/detector.safetensors", model)
+        >>> torch.equal(again.score(x), detector.score(x))
+        True
+    """
+    detector._ready()
+    config, config_tensors = detector.configuration()
+    fitted, fitted_tensors = detector.fitted_state()
+    calibration, threshold = detector.calibration, detector.threshold
+    tensors = {
+        **{f"config.{name}": value for name, value in config_tensors.items()},
+        **{f"fitted.{name}": value for name, value in fitted_tensors.items()},
+        "calibration.scores": calibration.scores,
+        "calibration.wrong": calibration.wrong,
+    }
+    if calibration.weights is not None:
+        tensors["calibration.weights"] = calibration.weights
+    if calibration.ids is not None:
+        joined = bytearray(b"".join(calibration.ids))
+        tensors["calibration.ids"] = torch.frombuffer(joined, dtype=torch.uint8).reshape(-1, 16)
+    if detector._entropy_reference is not None:
+        tensors["entropy.quantiles"] = detector._entropy_reference.quantiles
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "method": detector.name,
+        "config": config,
+        "fitted": fitted,
+        "facts": detector._facts,
+        "findings": [asdict(finding) for finding in detector._findings],
+        "threshold": None if threshold is None else asdict(threshold),
+        "cross_fitted": calibration.cross_fitted,
+        "recipe": detector._facts.get("recipe"),
+        **detector._fingerprint,
+        **detector.provenance,
+        "noise_checksum": detector.noise_checksum(),
+        "inputs": detector._input_description,
+        "golden": _golden_scores(detector),
+        "precision": detector.network.precision,
+        "versions": {
+            "tulip_ood": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    target = Path(path)
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    header["content_sha256"] = _content(header, tensors)
+    try:
+        save_file(tensors, partial, metadata={"tulip": json.dumps(header)})
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _content(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """A hash of everything in a file, against damage (not against someone who wants to deceive)."""
+    known = {key: value for key, value in header.items() if key != "content_sha256"}
+    state = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
+    for name in sorted(tensors):
+        state.update(f"{name}:{tuple(tensors[name].shape)}:{tensors[name].dtype}".encode())
+        state.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return state.hexdigest()
+
+
+def _golden_scores(detector: Detector) -> list[float] | None:
+    """Scores of synthetic inputs; None where the detector was fitted on passes alone."""
+    if detector._input_description is None:
+        return None
+    golden = synthetic_inputs(detector._input_description, GOLDEN_INPUTS)
+    scores = detector.score(golden)
+    return [float(s) for s in scores.reshape(GOLDEN_INPUTS, -1).mean(dim=1)]
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The header of a detector file, without loading anything else.
+
+    Example:
+        >>> import tempfile, torch, tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     detector.save(f"{folder}/d.safetensors")
+        ...     read_header(f"{folder}/d.safetensors")["method"]
+        'msp'
+    """
+    return _read(path, tensors=False)[0]
+
+
+def _read(
+    path: str | os.PathLike[str], *, tensors: bool
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not Path(path).is_file():
+        raise FileFormatError(f"there is no detector file {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            raw = (file.metadata() or {}).get("tulip")
+            found = {n: file.get_tensor(n) for n in file.keys()} if tensors else {}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise FileFormatError(f"{path} is damaged or no detector file: {error}") from error
+    if raw is None:
+        raise FileFormatError(f"{path} is a safetensors file, but not of a detector")
+    try:
+        header = json.loads(raw)
+        version = int(header["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileFormatError(f"{path} has a damaged header: {error}") from error
+    if version > FORMAT:
+        made_by = header.get("versions", {}).get("tulip_ood", "a newer release")
+        raise FileFormatError(
+            f"{path} has format {version}, made by tulip-ood {made_by}; this is tulip-ood "
+            f"{__version__}, which reads up to format {FORMAT}: upgrade it"
+        )
+    return header, found
+
+
+def load(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    *,
+    output: Callable[[Any], Tensor] | None = None,
+    device: torch.device | str | None = None,
+    batch_size: int | None = None,
+) -> Detector:
+    """A saved detector, for the model that it was fitted on.
+
+    Args:
+        path: What `detector.save` wrote.
+        model: The same network with the same weights.
+        output: As when it was fitted, if it was given then: a function is not stored in the file.
+        device: Where passes run; by default where the model's parameters are.
+        batch_size: Inputs in one forward pass.
+
+    Raises:
+        FileFormatError: If the file is damaged or newer than this library, if the model is
+            another one, or if golden inputs do not score as they did.
+
+    Example:
+        See `tulip_ood.detectors.saving.save`.
+    """
+    from tulip_ood.detectors.registry import METHODS
+
+    header, tensors = _read(path, tensors=True)
+    if header.get("content_sha256") != _content(header, tensors):
+        raise FileFormatError(
+            f"{path} was altered after it was written: its content does not match its checksum"
+        )
+    try:
+        method = METHODS[header["method"]]
+    except KeyError:
+        raise FileFormatError(
+            f"{path} holds the method {header.get('method')!r}, which this release does not know"
+        ) from None
+    if header["config"].get("output") and output is None:
+        raise InputError(
+            "this detector was fitted with output=…, which a file cannot hold: pass it to load"
+        )
+    try:
+        detector = method.detector.from_configuration(
+            model,
+            header["config"],
+            _under("config.", tensors),
+            output=output,
+            device=device,
+            batch_size=batch_size,
+        )
+        _check_fingerprint(detector, header, path)
+        detector._fingerprint = {
+            key: header[key] for key in ("architecture_sha256", "weights_sha256")
+        }
+        detector.restore_state(header["fitted"], _under("fitted.", tensors))
+        detector._input_description = header["inputs"]
+        detector._facts = header["facts"]
+        detector._findings = [Finding(**finding) for finding in header["findings"]]
+        detector.provenance = {key: header.get(key) for key in detector.provenance}
+        ids = tensors.get("calibration.ids")
+        detector._calibration = Calibration(
+            tensors["calibration.scores"],
+            tensors["calibration.wrong"],
+            tensors.get("calibration.weights"),
+            None if ids is None else tuple(row.tobytes() for row in ids.numpy()),
+            bool(header["cross_fitted"]),
+        )
+        if header["threshold"] is not None:
+            detector._threshold = Threshold(**header["threshold"])
+        if "entropy.quantiles" in tensors:
+            detector._entropy_reference = Reference(tensors["entropy.quantiles"])
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise FileFormatError(
+            f"{path} is damaged: {type(error).__name__} {error} while reading it"
+        ) from error
+    _check_golden(detector, header, path)
+    return detector
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
+def _check_fingerprint(
+    detector: Detector, header: dict[str, Any], path: str | os.PathLike[str]
+) -> None:
+    now = detector.network.fingerprint()
+    if now["architecture_sha256"] != header["architecture_sha256"]:
+        raise FileFormatError(
+            f"{path} was fitted on another architecture than this model "
+            f"({type(detector.network.module).__name__}): load the model it was fitted on, or fit "
+            f"a new detector"
+        )
+    if now["weights_sha256"] != header["weights_sha256"]:
+        raise FileFormatError(
+            f"{path} was fitted on other weights (or buffers) of this architecture: load those, "
+            f"or fit again (tulip calibrate --like {path} keeps the recipe and compares)"
+        )
+
+
+def _check_golden(detector: Detector, header: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    if header["golden"] is None:
+        return
+    detector.prepare()
+    if detector.noise_checksum() != header["noise_checksum"]:
+        raise FileFormatError(
+            f"{path} was made with other noise than this release draws (saved by tulip-ood "
+            f"{header['versions']['tulip_ood']}): fit again"
+        )
+    scores = _golden_scores(detector)
+    assert scores is not None
+    spread = max(detector.calibration.spread, 1e-12)
+    then = torch.tensor(header["golden"], dtype=torch.float64)
+    worst = float((torch.tensor(scores, dtype=torch.float64) - then).abs().nan_to_num(0.0).max())
+    tolerance = GOLDEN_TOLERANCE if detector.network.device.type == "cpu" else 1e-2
+    if worst > tolerance * spread:
+        raise FileFormatError(
+            f"{path} does not score its golden inputs as it did: off by {worst / spread:.2g} of "
+            f"the score range, allowed is {tolerance:g}. Model and noise are the same, so the "
+            f"arithmetic differs: saved with torch {header['versions']['torch']} in "
+            f"{header['precision']}, loaded with torch {torch.__version__} in "
+            f"{detector.network.precision} on {detector.network.device}, or the file was altered. "
+            f"Fit again"
+        )

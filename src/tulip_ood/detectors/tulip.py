@@ -1,0 +1,439 @@
+"""TULiP (Zhang, Wu, Wada, Kanamori, 2025): Alg. 1 on any network."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from tulip_ood.detectors.base import Detector, pass_counter
+from tulip_ood.detectors.envelope_fit import (
+    FittedEnvelope,
+    fit_envelope,
+    measure,
+    score_passes,
+)
+from tulip_ood.detectors.fitting import CROSS_FIT_BELOW, splits
+from tulip_ood.detectors.prediction import Prediction
+from tulip_ood.detectors.recipes import PAPER_J_SCALINGS, Recipe, Setting, recipe_named
+from tulip_ood.detectors.self_tuning import SAMPLES, Tuning, tune
+from tulip_ood.detectors.tuning import SearchSpace
+from tulip_ood.detectors.words import envelope_lines, look_at_envelope
+from tulip_ood.errors import InputError
+from tulip_ood.network.initial_mean import initial_mean
+from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.perturbation import PassSettings, Perturbation
+from tulip_ood.network.rows import Rows, collect_rows
+from tulip_ood.network.scope import LayerScale, Scope, parameter_scales, parameters_in_scope
+from tulip_ood.numerics import envelope
+from tulip_ood.numerics.calibration import mean_log_likelihood
+from tulip_ood.numerics.tasks import Regression
+
+__all__ = ["Tulip"]
+
+
+class Tulip(Detector):
+    """The uncertainty of a trained network's answers, from small perturbations of its weights.
+
+    How far do the predictions move, less what training has explained, as a calibrated number? No
+    retraining, no training data: a trained network and a small labelled validation set.
+
+    Args:
+        model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
+        score: What is computed from the surrogate posterior: "ent", "msp", "gen", "mls", "ebo",
+            or "bound" (S/J² alone).
+        n_samples: M, the number of noisy passes.
+        epsilon: ε, the size of the noise; by default the recipe chooses.
+        delta: δ; the drift pass moves the weights by εδ of the way from where they began.
+        lam: λ, the weight of the drift; by default the recipe chooses.
+        j: J, the strength; by default the recipe chooses.
+        sqrt_outputs: Multiply the drift by √o, as Alg. 1 does; by default the recipe decides.
+        antithetic: Draw noise in pairs (v, −v); by default the recipe decides.
+        layer_scale: Γ: globs on parameter names → factors, or a function of the name.
+        initial_mean: θ_ts where it is known: numbers or tensors by parameter name, or the state
+            dict of an early checkpoint.
+        shaping: A map of penultimate features, applied inside every pass.
+        scope: Which parameters are perturbed: "all", "head", "last-block", "last-stage", globs.
+        seed: Decides the noise and the split of the validation data.
+        task: "classification", "binary", "multilabel", "regression", or "dense".
+        output: Picks the logits out of what the model returns, for instance `lambda o: o[0]`.
+        batch_size: Inputs in one forward pass; by default 64 on a CPU, 256 elsewhere.
+        precision: "float32", or "half" on an accelerator.
+        device: Where passes run; by default where the model's parameters are.
+        hold: Keep all perturbed weights in memory (`memory()` says how much that is); otherwise
+            they are drawn again whenever they are needed.
+        fit_memory: Bytes that validation inputs and their logits may take.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> _ = torch.manual_seed(0)
+        >>> from torch.nn import Linear, ReLU, Sequential
+        >>> model = Sequential(Linear(4, 32), ReLU(), Linear(32, 3))
+        >>> x = torch.randn(500, 4)
+        >>> y = model(2 * x).argmax(1)  # a stand-in for true labels
+        >>> detector = tulip_ood.Tulip(model).fit([(x, y)], recipe="balanced")
+        >>> result = detector.predict(x[:2])
+        >>> result.score.shape, result.accepted.dtype
+        (torch.Size([2]), torch.bool)
+    """
+
+    name: ClassVar[str] = "tulip"
+    state_class: ClassVar[type] = FittedEnvelope
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        score: str = "ent",
+        n_samples: int = 10,
+        epsilon: float | None = None,
+        delta: float = 8.0,
+        lam: float | None = None,
+        j: float | None = None,
+        sqrt_outputs: bool | None = None,
+        antithetic: bool | None = None,
+        layer_scale: LayerScale | None = None,
+        initial_mean: Mapping[str, float | Tensor] | None = None,
+        shaping: Callable[[Tensor], Tensor] | None = None,
+        scope: Scope = "all",
+        seed: int = 0,
+        task: str = "classification",
+        output: Callable[[Any], Tensor] | None = None,
+        batch_size: int | None = None,
+        precision: str = "float32",
+        device: torch.device | str | None = None,
+        hold: bool = True,
+        fit_memory: int = 2 << 30,
+    ) -> None:
+        super().__init__(
+            model,
+            task=task,
+            output=output,
+            seed=seed,
+            batch_size=batch_size,
+            precision=precision,
+            device=device,
+            fit_memory=fit_memory,
+        )
+        self.score_name = self.task.check_score(score)
+        if n_samples < 1:
+            raise InputError(f"n_samples must be at least 1, got {n_samples}")
+        for name, value in (("lam", lam), ("j", j)):
+            if value is not None and not 0 <= value < float("inf"):
+                raise InputError(f"{name} must be finite and not negative, got {value}")
+        PassSettings(epsilon if epsilon is not None else 0.005, delta)  # refuses bad values
+        self.n_samples = n_samples
+        self.epsilon, self.delta, self.lam, self.j = epsilon, delta, lam, j
+        self.sqrt_outputs, self.antithetic = sqrt_outputs, antithetic
+        self.layer_scale, self.initial_mean = layer_scale, initial_mean
+        self.scope = scope if isinstance(scope, str) else tuple(scope)
+        self.network.shaping = shaping
+        self.hold = hold
+        self._recipe: Recipe = recipe_named("self")
+        self._setting: Setting = self._recipe.setting
+        self._tuning: Tuning | None = None
+
+    # ------------------------------------------------------------------- passes
+
+    def _settings(self) -> PassSettings:
+        pairs = self._recipe.antithetic if self.antithetic is None else self.antithetic
+        return PassSettings(
+            self._setting.epsilon, self.delta, self.n_samples, antithetic=pairs, seed=self.seed
+        )
+
+    def _settings_to_score(self) -> PassSettings:
+        """J = 0: the envelope has no width, and one pass is enough."""
+        idle = self.score_name != "bound" and self._state.j_score == 0.0
+        return self._settings().with_(n_samples=0) if idle else self._settings()
+
+    def _make_perturbation(self, settings: PassSettings) -> Perturbation:
+        probe = self.network.known_probe
+        names = [n for n, p in self.network.parameters.items() if p.is_floating_point()]
+        inside = parameters_in_scope(
+            self.network.module, names, self.scope, probe.calls, probe.head
+        )
+        scales = parameter_scales(names, inside, self.layer_scale)
+        if not scales:
+            raise InputError("nothing is perturbed: scope and layer_scale leave no parameter")
+        means = initial_mean(self.network.module, self.network.parameters, self.initial_mean)
+        return Perturbation(self.network, scales, means, settings, hold=self.hold)
+
+    @property
+    def _uses_sqrt(self) -> bool:
+        return self._recipe.sqrt_outputs if self.sqrt_outputs is None else self.sqrt_outputs
+
+    def memory(self) -> int:
+        """Bytes that holding the perturbed weights takes; known after `fit`, 0 if not held."""
+        self._ready()
+        if not self.hold or self._settings_to_score().n_samples == 0:
+            return 0
+        return self._make_perturbation(self._settings()).held_bytes
+
+    # ---------------------------------------------------------------------- fit
+
+    def fit(
+        self,
+        data: Iterable[Any] | Passes,
+        *,
+        recipe: str = "self",
+        tune: Iterable[Any] | Mapping[str, Any] | Callable[[Any], Any] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Self:
+        """Find Θ_XX, λ and J on labelled in-distribution validation data.
+
+        Args:
+            data: A loader of (inputs, labels) batches, read once, or a `Passes` record.
+            recipe: "self" (choose ε, λ, J on pseudo-OOD made from the inputs), "balanced"
+                (nothing is searched), or "paper" (Alg. 1 to the letter).
+            tune: A loader of real OOD validation inputs to search against; or a search space, a
+                mapping with some of `epsilon`, `balance`, `lam`, `j`, `j_scaling`, `kinds`; or a
+                function that makes pseudo-OOD from inputs. What the constructor was given is
+                never searched.
+            progress: Called with (inputs done, inputs in all), counted over all passes.
+        """
+        self._recipe = recipe_named(recipe)
+        self._tuning = None
+        self._setting = self._recipe.setting.with_given(self.epsilon, self.lam, self.j)
+        space, ood = self._what_to_search(tune)
+        if isinstance(data, Passes):
+            self._take_model_as_it_is()
+            if space is not None:
+                raise InputError(
+                    "searching makes further passes, which needs the inputs: pass a loader, or "
+                    "use recipe='balanced'"
+                )
+            self._setting = replace(self._setting, epsilon=data.settings.epsilon)
+            self._check_settings(data, self._settings())
+            self._finish(data, None)
+            return self
+        rows = self._collect(data, self._settings())
+        if space is not None:
+            self._setting = self._search(rows, space, ood)
+        settings = self._settings()
+        count = pass_counter(progress, len(rows), settings)
+        self._finish(self._run_rows(rows, settings, count), rows)
+        return self
+
+    def _what_to_search(
+        self, given: Iterable[Any] | Mapping[str, Any] | Callable[[Any], Any] | None
+    ) -> tuple[SearchSpace | None, Iterable[Any] | None]:
+        """The space (None: nothing to search) and the OOD loader (None: pseudo-OOD)."""
+        if self._recipe.searches:
+            space = SearchSpace()
+        elif given is None:
+            return None, None
+        else:
+            start = self._recipe.setting
+            lam = () if start.lam is None else (start.lam,)
+            space = SearchSpace((start.epsilon,), (start.balance,), lam, (), PAPER_J_SCALINGS)
+        ood: Iterable[Any] | None = None
+        if isinstance(given, Mapping):
+            space = space.restricted(given)
+        elif callable(given) and not hasattr(given, "__iter__"):
+            space = space.restricted({"kinds": (given,)})
+        elif given is not None:
+            ood = given
+        fixed: dict[str, Any] = {}
+        if self.epsilon is not None:
+            fixed["epsilon"] = (self.epsilon,)
+        if self.lam is not None:
+            fixed["lam"] = (self.lam,)
+        if self.j is not None:
+            fixed |= {"j": (self.j,), "j_scaling": ()}
+        return space.restricted(fixed), ood
+
+    def _search(self, rows: Rows, space: SearchSpace, ood: Iterable[Any] | None) -> Setting:
+        learned_from = len(rows) if len(rows) < CROSS_FIT_BELOW else len(rows) // 2
+        held_ood = None
+        if ood is not None:
+            held_ood = collect_rows(
+                ood, seed=self.seed, memory=self.fit_memory, labelled=False, limit=1024
+            )
+        settings = self._settings().with_(n_samples=min(SAMPLES, self.n_samples))
+        perturbation = self._make_perturbation(settings)
+        perturbation.hold = False
+        fallback = recipe_named("balanced").setting.with_given(self.epsilon, self.lam, self.j)
+        self._tuning = tune(
+            perturbation,
+            rows.take(range(learned_from)),
+            self.score_name,
+            space,
+            fallback,
+            sqrt_outputs=self._uses_sqrt,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            ood=held_ood,
+        )
+        return self._tuning.setting
+
+    def _learn(self, passes: Passes) -> FittedEnvelope:
+        return fit_envelope(passes, self.task, self._setting, sqrt_outputs=self._uses_sqrt)
+
+    def _score(self, state: FittedEnvelope, passes: Passes) -> Tensor:
+        return score_passes(passes, self.task, self.score_name, state, sqrt_outputs=self._uses_sqrt)
+
+    def _judge(self, passes: Passes, learned_from: Passes) -> None:
+        plain, enveloped = self._held_out_likelihood(passes)
+        if self._state.j_probs > 0 and enveloped < plain:
+            self._state = replace(self._state, j_probs=0.0)
+        self._facts |= {
+            "recipe": self._recipe.name,
+            "held_out_nll_plain": -plain,
+            "held_out_nll_tulip": -enveloped,
+        }
+        assert passes.labels is not None
+        assert self._perturbation is not None or passes.settings.n_samples
+        noisy = [self.task.performance(logits, passes.labels) for logits in passes.noisy]
+        self._facts["noisy_performance"] = sum(noisy) / len(noisy)
+        chance = self.task.chance(passes.base, passes.labels)
+        guesses = () if self._perturbation is None else self._perturbation.means.guesses
+        self._findings += look_at_envelope(
+            self._state, self._facts, chance, self._tuning, guesses, self.score_name
+        )
+        if self._state.j_score == 0.0 and self._perturbation is not None:
+            self._perturbation.release()
+
+    def _held_out_likelihood(self, passes: Passes) -> tuple[float, float]:
+        """Mean log-likelihood of held-out inputs: plain, and with the envelope at J*."""
+        totals = [0.0, 0.0]
+        parts = splits(passes)
+        for inside, held in parts:
+            state: FittedEnvelope = (
+                self._state if len(parts) == 1 else self._learn(passes.take(inside))
+            )
+            part = passes.take(held)
+            assert part.labels is not None
+            unit = measure(part, sqrt_outputs=self._uses_sqrt).stretch(state.trace_xx, state.lam)
+            for i, j in enumerate((0.0, state.j_star)):
+                totals[i] += len(held) * mean_log_likelihood(
+                    self.task, part.base, part.noisy, j * unit, part.labels, state.noise(j)
+                )
+        n = sum(len(held) for _, held in parts)
+        return totals[0] / n, totals[1] / n
+
+    # ------------------------------------------------------------------ predict
+
+    def predict(self, x: Inputs | Passes) -> Prediction:
+        """The answer, calibrated probabilities, score, p-value, decision and reason.
+
+        Args:
+            x: Inputs as the model takes them, or a `Passes` record.
+        """
+        state: FittedEnvelope = self._ready()
+        task, sqrt = self.task, self._uses_sqrt
+        one_pass = state.j_probs == 0.0 and self._settings_to_score().n_samples == 0
+
+        def judge(passes: Passes) -> tuple[Tensor, ...]:
+            base = passes.base.to(torch.float64)
+            bound = stretch = torch.zeros(base.shape[:-1], dtype=torch.float64)
+            samples = base.unsqueeze(0)
+            if not one_pass:
+                measured = measure(passes, sqrt_outputs=sqrt)
+                bound = measured.bound(state.trace_xx, state.lam)
+                stretch = envelope.stretch(bound, measured.trace)
+                samples = envelope.samples(base, passes.noisy, state.j_probs * stretch)
+            distance = torch.zeros_like(bound)
+            if state.features is not None and passes.features is not None and bound.ndim == 1:
+                distance = state.features.distance(passes.features)
+            spread = torch.zeros_like(base)
+            if isinstance(task, Regression):
+                spread = task.variance(samples, state.noise(state.j_probs))
+            return (
+                self._score(state, passes),
+                task.label(passes.base),
+                task.predict(samples),
+                task.base_uncertainty(passes.base),
+                bound,
+                stretch,
+                distance,
+                spread,
+            )
+
+        settings = self._settings().with_(n_samples=0) if one_pass else self._settings()
+        score, label, probs, entropy, bound, stretch, distance, spread = self._over(
+            x, settings, judge
+        )
+        quantities = {
+            "entropy": (entropy, self._entropy_reference),
+            "stretch": (stretch, None if one_pass else state.stretch_reference),
+            "bound": (bound, None if one_pass else state.bound_reference),
+            "features": (distance, state.features_reference),
+        }
+        return self._decide(
+            score,
+            label,
+            probs,
+            quantities,
+            bound=state.j_score**2 * bound,
+            stretch=state.j_score * stretch,
+            variance=spread if isinstance(task, Regression) else None,
+        )
+
+    def posterior_samples(self, x: Inputs | Passes) -> Tensor:
+        """f̃_i: surrogate posterior samples of the outputs at J*, [M, N, …, o], float64.
+
+        Args:
+            x: Inputs as the model takes them, or a `Passes` record.
+        """
+        state: FittedEnvelope = self._ready()
+
+        def draw(passes: Passes) -> tuple[Tensor, ...]:
+            measured = measure(passes, sqrt_outputs=self._uses_sqrt)
+            stretch = state.j_star * measured.stretch(state.trace_xx, state.lam)
+            samples = envelope.samples(passes.base, passes.noisy, stretch)
+            return measured.trace, samples.movedim(0, 1)
+
+        return self._over(x, self._settings(), draw)[1].movedim(1, 0)
+
+    def _report_lines(self) -> list[str]:
+        return envelope_lines(
+            self._state,
+            self._settings(),
+            self._facts,
+            self._tuning,
+            means=None if self._perturbation is None else self._perturbation.means,
+            held_bytes=self.memory(),
+        )
+
+    # --------------------------------------------------------------------- save
+
+    def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The constructor's arguments; scope, Γ and θ_ts as they were found, by name."""
+        if self.network.shaping is not None:
+            raise InputError("a detector with a shaping function of your own cannot be saved")
+        config, _ = super().configuration()
+        found = self._make_perturbation(self._settings())
+        names = ("n_samples", "epsilon", "delta", "lam", "j", "sqrt_outputs", "antithetic", "hold")
+        config |= {name: getattr(self, name) for name in names}
+        config |= {
+            "score": self.score_name,
+            "recipe": self._recipe.name,
+            "scope": list(found.scales),
+            "layer_scale": found.scales,
+            "initial_mean": {n: v for n, v in found.means.values.items() if not _is_tensor(v)},
+        }
+        tensors = {n: v for n, v in found.means.values.items() if isinstance(v, Tensor)}
+        return config, tensors
+
+    @classmethod
+    def from_configuration(
+        cls, model: nn.Module, config: dict[str, Any], tensors: dict[str, Tensor], **more: Any
+    ) -> Self:
+        """The detector that `configuration` described, not fitted yet."""
+        config = dict(config)
+        recipe = recipe_named(config.pop("recipe"))
+        config["initial_mean"] = {**config["initial_mean"], **tensors}
+        detector = super().from_configuration(model, config, {}, **more)
+        detector._recipe = recipe
+        return detector
+
+    def restore_state(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take what `fitted_state` gave."""
+        super().restore_state(values, tensors)
+        self._setting = self._state.setting
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)

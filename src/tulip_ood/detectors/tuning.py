@@ -1,0 +1,199 @@
+"""Choosing ε, λ and J without OOD data: rank settings on pseudo-OOD made from ID inputs.
+
+Every setting gets its AUROC of validation inputs against each kind of pseudo-OOD; the one with the
+best mean rank over the kinds wins. Passes are made once for each ε, everything else is arithmetic.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tulip_ood.detectors.envelope_fit import measure
+from tulip_ood.detectors.recipes import Setting
+from tulip_ood.errors import InputError
+from tulip_ood.network.passes import Passes
+from tulip_ood.numerics import calibration, envelope, metrics
+from tulip_ood.numerics.blocks import row_blocks
+from tulip_ood.numerics.tasks import Task
+
+__all__ = ["Candidate", "SearchSpace", "best_setting", "candidates", "mean_ranks"]
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """What is tried. A list of one is not searched.
+
+    Attributes:
+        epsilon: Values of ε; those that spoil the network's accuracy are dropped.
+        balance: Values of λ in units of the balanced λ.
+        lam: Values of λ itself; if there are any, `balance` is passed over.
+        j: Values of J.
+        j_scaling: Values of J in units of J*.
+        kinds: Names of pseudo-OOD or functions from inputs to inputs; None for the usual ones.
+
+    Example:
+        >>> SearchSpace().epsilon
+        (0.001, 0.002, 0.005, 0.01)
+    """
+
+    epsilon: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01)
+    balance: tuple[float, ...] = (0.0, 0.5, 0.75, 1.0, 1.25)
+    lam: tuple[float, ...] = ()
+    j: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5)
+    j_scaling: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0)
+    kinds: tuple[str | Callable[[Any], Any], ...] | None = None
+
+    def restricted(self, given: Mapping[str, Any]) -> "SearchSpace":
+        """With some lists replaced by the user's."""
+        known = set(SearchSpace.__dataclass_fields__)
+        unknown = set(given) - known
+        if unknown:
+            raise InputError(
+                f"a search space has the keys {', '.join(sorted(known))}; got "
+                f"{', '.join(sorted(map(str, unknown)))}"
+            )
+        values = {name: getattr(self, name) for name in known}
+        for name, value in given.items():
+            values[name] = tuple(value) if isinstance(value, Sequence) else (value,)
+        return SearchSpace(**values)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A setting and how it did.
+
+    Attributes:
+        setting: What was tried.
+        j: Its J, whatever way it was found.
+        aurocs: AUROC against each kind.
+        mean_rank: Over the kinds, 1 is best.
+
+    Example:
+        >>> Candidate(Setting(0.005), 0.0, {"blur": 0.8}).aurocs["blur"]
+        0.8
+    """
+
+    setting: Setting
+    j: float
+    aurocs: dict[str, float]
+    mean_rank: float = field(default=float("nan"), compare=False)
+
+
+def candidates(
+    inside: Passes,
+    outside: Mapping[str, Passes],
+    task: Task,
+    score: str,
+    space: SearchSpace,
+    *,
+    sqrt_outputs: bool,
+) -> list[Candidate]:
+    """Every setting of the space at the ε of these passes, with its AUROCs.
+
+    Args:
+        inside: Passes of labelled ID inputs.
+        outside: Passes of each kind of OOD, with the same settings.
+        task: What the outputs mean.
+        score: The score that will be used.
+        space: What is tried; its `epsilon` is passed over, `inside` has one.
+        sqrt_outputs: Whether the drift is multiplied by √o.
+    """
+    assert inside.labels is not None
+    epsilon = inside.settings.epsilon
+    names = ["", *outside]
+    parts = [inside, *outside.values()]
+    measured = [measure(part, sqrt_outputs=sqrt_outputs) for part in parts]
+    trace_xx = calibration.mean_trace(measured[0].trace)
+    balanced = calibration.balanced_lambda(trace_xx, float(measured[0].drift.mean()))
+    found: list[Candidate] = []
+    lams: list[tuple[float, dict[str, float]]] = [
+        *((lam, {"lam": lam}) for lam in space.lam),
+        *((b * balanced, {"balance": b}) for b in (() if space.lam else space.balance)),
+    ]
+    for lam, by in lams:
+        stretches = [m.stretch(trace_xx, lam) for m in measured]
+        if score == "bound":
+            bounds = [m.bound(trace_xx, lam) for m in measured]
+            found.append(_candidate(Setting(epsilon, **by), 1.0, names, bounds))
+            continue
+        best = calibration.calibrate_j(task, inside.base, inside.noisy, stretches[0], inside.labels)
+        absolute = [(j, {"j": j}) for j in space.j]
+        scaled = [(f * best.j, {"j_scaling": f}) for f in space.j_scaling]
+        tried: set[float] = set()
+        for j, how in [*absolute, *scaled]:
+            if j in tried or (j == 0.0 and found and any(c.j == 0.0 for c in found)):
+                continue  # J = 0 is the plain network whatever λ is
+            tried.add(j)
+            scores = [
+                _scores(part, task, score, j * stretch, best.noise_var)
+                for part, stretch in zip(parts, stretches, strict=True)
+            ]
+            found.append(_candidate(Setting(epsilon, **by, **how), j, names, scores))
+    return found
+
+
+def _scores(
+    passes: Passes, task: Task, score: str, stretch: Tensor, noise_var: Tensor | None
+) -> Tensor:
+    return torch.cat(
+        [
+            task.score(
+                score,
+                envelope.samples(passes.base[rows], passes.noisy[:, rows], stretch[rows]),
+                noise_var,
+            )
+            for rows in row_blocks(len(passes), passes.noisy[:, :1].numel())
+        ]
+    )
+
+
+def _candidate(
+    setting: Setting, j: float, names: Sequence[str], scores: Sequence[Tensor]
+) -> Candidate:
+    aurocs = {
+        name: metrics.auroc(scores[0], outside)
+        for name, outside in zip(names[1:], scores[1:], strict=True)
+    }
+    return Candidate(setting, j, aurocs)
+
+
+def mean_ranks(found: Sequence[Candidate]) -> list[float]:
+    """The rank of each candidate (1 = highest AUROC, ties share the mean), averaged over kinds.
+
+    Example:
+        >>> tried = [Candidate(Setting(0.1), 0.0, {"a": 0.9, "b": 0.5}),
+        ...          Candidate(Setting(0.2), 0.0, {"a": 0.8, "b": 0.5})]
+        >>> mean_ranks(tried)
+        [1.25, 1.75]
+    """
+    kinds = list(found[0].aurocs)
+    table = torch.tensor([[c.aurocs[kind] for kind in kinds] for c in found], dtype=torch.float64)
+    better = (table.unsqueeze(0) > table.unsqueeze(1)).sum(dim=1)
+    equal = (table.unsqueeze(0) == table.unsqueeze(1)).sum(dim=1)
+    ranks = 1.0 + better + (equal - 1) / 2.0
+    return [float(rank) for rank in ranks.mean(dim=1)]
+
+
+def best_setting(found: Sequence[Candidate]) -> tuple[Candidate, list[Candidate]]:
+    """The candidate with the best mean rank, ties to the smaller J, λ, ε; and all, best first.
+
+    Example:
+        >>> tried = [Candidate(Setting(0.1, j=1.0), 1.0, {"a": 0.9}),
+        ...          Candidate(Setting(0.1, j=0.5), 0.5, {"a": 0.9})]
+        >>> best_setting(tried)[0].j
+        0.5
+    """
+    ranked = [
+        Candidate(c.setting, c.j, c.aurocs, rank)
+        for c, rank in zip(found, mean_ranks(found), strict=True)
+    ]
+
+    def order(c: Candidate) -> tuple[float, ...]:
+        lam = c.setting.lam if c.setting.lam is not None else c.setting.balance
+        return (c.mean_rank, c.j, lam, c.setting.epsilon)
+
+    ranked.sort(key=order)
+    return ranked[0], ranked

@@ -1,0 +1,135 @@
+"""What TULiP has fitted, in words that a newcomer understands, and what is odd about it."""
+
+from typing import Any
+
+from tulip_ood.detectors.envelope_fit import FittedEnvelope
+from tulip_ood.detectors.findings import Finding
+from tulip_ood.detectors.self_tuning import Tuning
+from tulip_ood.network.initial_mean import InitialMean
+from tulip_ood.network.perturbation import PassSettings
+
+__all__ = ["envelope_lines", "look_at_envelope"]
+
+_NEARLY_ALL = 0.95
+
+
+def look_at_envelope(
+    fitted: FittedEnvelope,
+    facts: dict[str, Any],
+    chance: float,
+    tuning: Tuning | None,
+    guesses: tuple[str, ...],
+    score: str,
+) -> list[Finding]:
+    """Degenerate results of a fit."""
+    found: list[Finding] = []
+    if fitted.j_score == 0.0 and score != "bound":
+        why = (
+            "the likelihood on validation data is highest without any perturbation (the network "
+            "is not over-confident)"
+            if tuning is None
+            else "no perturbation ranked better on the pseudo-OOD"
+        )
+        found.append(
+            Finding(
+                "j-zero",
+                f"J = 0: {why}, so the score is the plain network's own and costs one pass. Set "
+                f"j=… by hand, or use recipe='self', to perturb all the same",
+            )
+        )
+    if fitted.inactive >= _NEARLY_ALL:
+        found.append(
+            Finding(
+                "inactive",
+                f"the bound S is not positive on {fitted.inactive:.0%} of the validation data, so "
+                f"TULiP changes nothing there: λ = {fitted.lam:.3g} is too large for this network "
+                f"(balanced would be {fitted.balanced_lam:.3g}). Use recipe='balanced' or 'self'",
+            )
+        )
+    clean, noisy = facts["performance"], facts["noisy_performance"]
+    if clean > chance and noisy < chance + 0.1 * (clean - chance):
+        found.append(
+            Finding(
+                "near-chance",
+                f"the perturbed network is right only {noisy:.1%} of the time ({clean:.1%} "
+                f"unperturbed): ε = {fitted.setting.epsilon:g} is too large. Use a smaller epsilon",
+            )
+        )
+    if tuning is not None and not tuning.ranked:
+        dropped = ", ".join(tuning.kept_label) or "none could be made"
+        found.append(
+            Finding(
+                "fallback-balanced",
+                f"fewer than three kinds of pseudo-OOD were left (dropped because the network "
+                f"keeps its answers on them: {dropped}): the recipe 'balanced' was used instead. "
+                f"Pass tune=… with OOD data or kinds of your own to search",
+            )
+        )
+    if guesses:
+        more = f" (and {len(guesses) - 1} more)" if len(guesses) > 1 else ""
+        found.append(
+            Finding(
+                "guessed-mean",
+                f"an initial mean was guessed: {guesses[0]}{more}. Pass initial_mean=… if you "
+                f"know better",
+            )
+        )
+    return found
+
+
+def envelope_lines(
+    fitted: FittedEnvelope,
+    settings: PassSettings,
+    facts: dict[str, Any],
+    tuning: Tuning | None,
+    *,
+    means: InitialMean | None,
+    held_bytes: int,
+) -> list[str]:
+    """The fit, one sentence a line."""
+    pairs = "antithetic pairs" if settings.antithetic else "independent draws"
+    lines = [
+        f"recipe {facts['recipe']}: weight noise ε = {settings.epsilon:g}, {settings.n_samples} "
+        f"noisy passes in {pairs}, drift δ = {settings.delta:g}, seed {settings.seed}",
+        f"the bound: Θ_XX = {fitted.trace_xx:.4g}, λ = {fitted.lam:.4g} "
+        f"({_ratio(fitted.lam, fitted.balanced_lam)} × balanced); not positive on "
+        f"{fitted.inactive:.0%} of the validation data",
+        f"the strength: J = {fitted.j_score:.4g} for the score, J = {fitted.j_probs:.4g} for the "
+        f"probabilities (J* = {fitted.j_star:.4g}); held-out NLL "
+        f"{facts['held_out_nll_plain']:.4f} → {facts['held_out_nll_tulip']:.4f}",
+        f"accuracy {facts['performance']:.1%}, perturbed {facts['noisy_performance']:.1%}",
+    ]
+    if fitted.j_star > 0 and fitted.j_probs == 0:
+        lines.append("J* did not lower the held-out NLL: probabilities are the network's own")
+    if tuning is not None and tuning.ranked:
+        lines.append(
+            f"tuned: {len(tuning.ranked)} settings ranked on {len(tuning.kinds)} kinds "
+            f"({', '.join(tuning.kinds)})"
+        )
+    if tuning is not None and tuning.kept_label:
+        kept = ", ".join(f"{kind} ({share:.0%})" for kind, share in tuning.kept_label.items())
+        lines.append(f"kinds dropped because the network keeps its answers on them: {kept}")
+    if tuning is not None and tuning.spoiled:
+        spoiled = ", ".join(f"{eps:g} ({acc:.1%})" for eps, acc in tuning.spoiled.items())
+        lines.append(f"ε dropped because the noisy network is too often wrong: {spoiled}")
+    if means is not None and means.values:
+        lines.append(f"initial means other than 0: {_means(means)}")
+    if held_bytes:
+        lines.append(f"perturbed weights held in memory: {held_bytes / 1e6:.1f} MB")
+    return lines
+
+
+def _ratio(lam: float, balanced: float) -> str:
+    return f"{lam / balanced:.3g}" if balanced > 0 else "–"
+
+
+def _means(means: InitialMean) -> str:
+    groups: dict[str, list[str]] = {}
+    for name, value in means.values.items():
+        number = f"{value:g}" if isinstance(value, int | float) else "given"
+        groups.setdefault(number, []).append(name)
+    shown = []
+    for number, names in groups.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        shown.append(f"{number} for {', '.join(names[:3])}{more}")
+    return "; ".join(shown)

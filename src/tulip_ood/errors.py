@@ -1,0 +1,106 @@
+"""What this library raises and warns of.
+
+Every message says what came, what was expected, and what to do. Catching `TulipError` catches
+everything that is ours; the second base class lets ordinary handlers work too.
+"""
+
+__all__ = [
+    "DataError",
+    "FileFormatError",
+    "InputError",
+    "ModelError",
+    "NotFittedError",
+    "ThresholdError",
+    "TulipError",
+    "TulipWarning",
+]
+
+
+class TulipError(Exception):
+    """The base of every error that this library raises on purpose.
+
+    Example:
+        >>> from tulip_ood.errors import InputError, TulipError
+        >>> try:
+        ...     raise InputError("the loader is empty")
+        ... except TulipError as error:
+        ...     print(error)
+        the loader is empty
+    """
+
+
+class InputError(TulipError, ValueError):
+    """An argument, an input or a label is not what was asked for.
+
+    Example:
+        >>> from tulip_ood.numerics.random import permutation
+        >>> permutation(-1, seed=0, name="rows")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: n must not be negative, got -1
+    """
+
+
+class ModelError(TulipError, TypeError):
+    """The network cannot be used as it is; the message says what to change.
+
+    Example:
+        >>> import tulip_ood
+        >>> tulip_ood.Tulip("resnet50")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.ModelError: expected a torch.nn.Module, got str
+    """
+
+
+class NotFittedError(TulipError, RuntimeError):
+    """Something was asked of a detector that only a fitted one can answer.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> tulip_ood.Tulip(torch.nn.Linear(2, 3)).score(torch.zeros(1, 2))
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.NotFittedError: this detector is not fitted: call fit(val_loader) first
+    """
+
+
+class ThresholdError(TulipError, ValueError):
+    """The asked-for guarantee cannot be given from this calibration data.
+
+    Example:
+        >>> from tulip_ood.errors import ThresholdError
+        >>> issubclass(ThresholdError, ValueError)
+        True
+    """
+
+
+class FileFormatError(TulipError, ValueError):
+    """A file is damaged, of another kind, newer than this library, or made for another model.
+
+    Example:
+        >>> from tulip_ood.errors import FileFormatError
+        >>> issubclass(FileFormatError, ValueError)
+        True
+    """
+
+
+class DataError(TulipError, OSError):
+    """Input data is missing or cannot be read.
+
+    Example:
+        >>> from tulip_ood.errors import DataError
+        >>> issubclass(DataError, OSError)
+        True
+    """
+
+
+class TulipWarning(UserWarning):
+    """Something degenerate or suspicious was found; the detector works, but read this.
+
+    Example:
+        >>> import warnings
+        >>> from tulip_ood.errors import TulipWarning
+        >>> with warnings.catch_warnings():  # make them errors in a pipeline
+        ...     warnings.simplefilter("error", TulipWarning)
+    """

@@ -1,0 +1,1 @@
+"""Networks by name, and the small ones that the demo and the tests use."""

@@ -1,0 +1,101 @@
+"""Synthetic inputs of the right shape, made again at will: the golden inputs of a detector file."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tulip_ood.errors import InputError
+from tulip_ood.network.inputs import Inputs
+from tulip_ood.numerics import random
+
+__all__ = ["check_alike", "describe_inputs", "synthetic_inputs"]
+
+
+def describe_inputs(inputs: Inputs) -> dict[str, Any]:
+    """The structure, dtypes, shapes and ranges of some inputs, for a JSON header.
+
+    Example:
+        >>> import torch
+        >>> describe_inputs(torch.tensor([[0.0, 1.0]]))
+        {'kind': 'tensor', 'dtype': 'float32', 'shape': [2], 'low': 0.0, 'high': 1.0}
+    """
+    if isinstance(inputs, Tensor):
+        return {
+            "kind": "tensor",
+            "dtype": str(inputs.dtype).removeprefix("torch."),
+            "shape": list(inputs.shape[1:]),
+            "low": float(inputs.min()) if inputs.numel() else 0.0,
+            "high": float(inputs.max()) if inputs.numel() else 0.0,
+        }
+    if isinstance(inputs, dict):
+        return {"kind": "dict", "items": {k: describe_inputs(v) for k, v in inputs.items()}}
+    if isinstance(inputs, tuple):
+        return {"kind": "tuple", "items": [describe_inputs(v) for v in inputs]}
+    if inputs is None or isinstance(inputs, bool | int | float | str):
+        return {"kind": "constant", "value": inputs}
+    raise InputError(f"an input holds a {type(inputs).__name__}, which a file cannot describe")
+
+
+def check_alike(inputs: Inputs, expected: dict[str, Any]) -> None:
+    """Refuse inputs of another structure or number of dimensions than the description's.
+
+    Example:
+        >>> import torch
+        >>> check_alike(torch.zeros(3, 8, 8), describe_inputs(torch.zeros(1, 3, 8, 8)))
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: the detector was fitted on inputs of shape [N, 3, 8, 8], got \
+[N, 8, 8]: add the batch dimension, x.unsqueeze(0)
+    """
+    came = describe_inputs(inputs)
+    if came["kind"] != expected["kind"]:
+        raise InputError(
+            f"the detector was fitted on inputs that are a {expected['kind']}, got a {came['kind']}"
+        )
+    if came["kind"] != "tensor" or len(came["shape"]) == len(expected["shape"]):
+        return
+    single = len(came["shape"]) == len(expected["shape"]) - 1
+    raise InputError(
+        f"the detector was fitted on inputs of shape {_shape(expected)}, got {_shape(came)}"
+        + (": add the batch dimension, x.unsqueeze(0)" if single else "")
+    )
+
+
+def _shape(spec: dict[str, Any]) -> str:
+    return "[" + ", ".join(["N", *map(str, spec["shape"])]) + "]"
+
+
+def synthetic_inputs(description: dict[str, Any], n: int, *, seed: int = 0) -> Inputs:
+    """n inputs of that description: uniform in the range; whole numbers for whole-number dtypes.
+
+    Masks and flags (whole numbers in 0…1) are all 1: an input that is masked out as a whole has
+    no output.
+
+    Example:
+        >>> import torch
+        >>> spec = describe_inputs(torch.tensor([[0.0, 1.0]]))
+        >>> synthetic_inputs(spec, 16).shape
+        torch.Size([16, 2])
+    """
+
+    def build(spec: dict[str, Any], place: str) -> Inputs:
+        kind = spec["kind"]
+        if kind == "constant":
+            return spec["value"]
+        if kind == "dict":
+            return {key: build(item, f"{place}.{key}") for key, item in spec["items"].items()}
+        if kind == "tuple":
+            return tuple(build(item, f"{place}.{i}") for i, item in enumerate(spec["items"]))
+        dtype = getattr(torch, spec["dtype"])
+        shape = (n, *spec["shape"])
+        low, high = spec["low"], spec["high"]
+        if dtype.is_floating_point:
+            unit = random.uniform(shape, seed=seed, name=f"golden{place}")
+            return (low + (high - low) * unit).to(dtype)
+        if high <= 1:
+            return torch.full(shape, high, dtype=torch.float32).to(dtype)
+        span = int(high) - int(low) + 1
+        return (int(low) + random.integers(shape, span, seed=seed, name=f"golden{place}")).to(dtype)
+
+    return build(description, "")

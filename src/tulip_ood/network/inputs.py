@@ -1,0 +1,268 @@
+"""What a model is fed: a tensor, a tuple, or a mapping (Hugging Face), and batches of them.
+
+Tensors in a structure share their first dimension, the rows; anything else in it (None, a flag) is
+a constant that goes along. A *row* is the structure cut down to one input.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tulip_ood.errors import InputError
+
+__all__ = [
+    "call",
+    "chunks",
+    "collate",
+    "count_rows",
+    "finite_rows",
+    "map_tensors",
+    "row_bytes",
+    "row_digests",
+    "signature",
+    "split_batch",
+    "take",
+    "tensors",
+]
+
+Inputs = Any  # a tensor, a tuple or list, or a mapping; nested
+
+_LABEL_KEYS = ("labels", "label")
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """The same structure with `function` applied to every tensor; mappings become dicts.
+
+    Example:
+        >>> import torch
+        >>> map_tensors(lambda t: t + 1, {"x": torch.zeros(2), "flag": True})
+        {'x': tensor([1., 1.]), 'flag': True}
+    """
+    if isinstance(inputs, Tensor):
+        return function(inputs)
+    if isinstance(inputs, np.ndarray):
+        return function(torch.as_tensor(inputs))
+    if isinstance(inputs, Mapping):
+        return {key: map_tensors(function, value) for key, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        return tuple(map_tensors(function, value) for value in inputs)
+    return inputs
+
+
+def tensors(inputs: Inputs) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor with its place in the structure, in a fixed order.
+
+    Example:
+        >>> import torch
+        >>> [place for place, _ in tensors({"a": torch.zeros(1), "b": (torch.zeros(1),)})]
+        ['a', 'b.0']
+    """
+
+    def walk(value: Inputs, place: str) -> Iterator[tuple[str, Tensor]]:
+        if isinstance(value, Tensor):
+            yield place, value
+        elif isinstance(value, np.ndarray):
+            yield place, torch.as_tensor(value)
+        elif isinstance(value, Mapping):
+            for key in sorted(value, key=str):
+                yield from walk(value[key], f"{place}.{key}" if place else str(key))
+        elif isinstance(value, tuple | list):
+            for index, item in enumerate(value):
+                yield from walk(item, f"{place}.{index}" if place else str(index))
+
+    return walk(inputs, "")
+
+
+def count_rows(inputs: Inputs) -> int:
+    """How many inputs there are; refuses a structure without tensors or with unequal ones.
+
+    Example:
+        >>> import torch
+        >>> count_rows({"ids": torch.zeros(4, 7), "mask": torch.zeros(4, 7)})
+        4
+    """
+    counts = {place: t.shape[0] if t.ndim else -1 for place, t in tensors(inputs)}
+    if not counts:
+        raise InputError(
+            f"inputs must be a tensor, or a tuple or mapping of tensors; got {_kind(inputs)}"
+        )
+    if len(set(counts.values())) != 1 or -1 in counts.values():
+        found = ", ".join(f"{place or 'input'}: {n}" for place, n in counts.items())
+        raise InputError(f"all tensors of an input must have the same first dimension; got {found}")
+    return next(iter(counts.values()))
+
+
+def take(inputs: Inputs, index: Tensor | slice) -> Inputs:
+    """Some of the rows.
+
+    Example:
+        >>> import torch
+        >>> take(torch.arange(5), slice(1, 3))
+        tensor([1, 2])
+    """
+    return map_tensors(lambda t: t[index], inputs)
+
+
+def clone_row(inputs: Inputs, i: int) -> Inputs:
+    """Row i alone, in memory of its own (a view would keep its whole batch alive)."""
+    return map_tensors(lambda t: t[i : i + 1].clone(), inputs)
+
+
+def chunks(inputs: Inputs, size: int) -> Iterator[Inputs]:
+    """Consecutive pieces of at most `size` rows.
+
+    Example:
+        >>> import torch
+        >>> [piece.shape[0] for piece in chunks(torch.zeros(5), 2)]
+        [2, 2, 1]
+    """
+    for first in range(0, count_rows(inputs), size):
+        yield take(inputs, slice(first, first + size))
+
+
+def collate(rows: list[Inputs]) -> Inputs:
+    """Rows of equal shape, put together again.
+
+    Example:
+        >>> import torch
+        >>> collate([torch.zeros(1, 3), torch.ones(1, 3)]).shape
+        torch.Size([2, 3])
+    """
+    first = rows[0]
+    if isinstance(first, Tensor):
+        return torch.cat(rows)
+    if isinstance(first, Mapping):
+        return {key: collate([row[key] for row in rows]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(collate([row[index] for row in rows]) for index in range(len(first)))
+    return first
+
+
+def signature(inputs: Inputs) -> tuple[Any, ...]:
+    """Structure, dtypes and shapes without the row dimension: equal ones can be collated.
+
+    Example:
+        >>> import torch
+        >>> signature(torch.zeros(9, 3))
+        (('', torch.float32, (3,)),)
+    """
+    return tuple((place, t.dtype, tuple(t.shape[1:])) for place, t in tensors(inputs))
+
+
+def row_bytes(inputs: Inputs) -> int:
+    """The size of one row in memory.
+
+    Example:
+        >>> import torch
+        >>> row_bytes(torch.zeros(9, 3))
+        12
+    """
+    n = max(1, count_rows(inputs))
+    return sum(t.numel() * t.element_size() for _, t in tensors(inputs)) // n
+
+
+def finite_rows(inputs: Inputs) -> Tensor:
+    """Which rows hold neither NaN nor Inf, [N].
+
+    Example:
+        >>> import torch
+        >>> finite_rows(torch.tensor([[1.0], [float("nan")]]))
+        tensor([ True, False])
+    """
+    good = torch.ones(count_rows(inputs), dtype=torch.bool)
+    for _, t in tensors(inputs):
+        if t.is_floating_point() and t.numel():
+            good &= t.isfinite().reshape(t.shape[0], -1).all(dim=1).cpu()
+    return good
+
+
+def row_digests(inputs: Inputs, *, seed: int) -> list[bytes]:
+    """A seeded 16-byte fingerprint of every row's content.
+
+    Sorting by it is a shuffle that does not depend on the order in which rows came.
+
+    Example:
+        >>> import torch
+        >>> a, b, c = row_digests(torch.tensor([[1.0], [2.0], [1.0]]), seed=0)
+        >>> a == c, a == b
+        (True, False)
+    """
+    key = int(seed).to_bytes(8, "little", signed=True)
+    n = count_rows(inputs)
+    states = [hashlib.blake2b(key=key, digest_size=16) for _ in range(n)]
+    for place, t in tensors(inputs):
+        kind = f"{place}|{t.dtype}|{tuple(t.shape[1:])}".encode()
+        flat = t.detach().cpu().contiguous().reshape(n, -1)
+        raw = flat.view(torch.uint8).numpy() if flat.numel() else flat.numpy()
+        for state, row in zip(states, raw, strict=True):
+            state.update(kind)
+            state.update(row.tobytes())
+    return [state.digest() for state in states]
+
+
+def split_batch(batch: Any) -> tuple[Inputs, Tensor]:
+    """(inputs, labels) of one batch of a loader: a pair, or a mapping with `labels` or `label`.
+
+    Example:
+        >>> import torch
+        >>> split_batch({"x": torch.zeros(2, 3), "labels": torch.tensor([0, 1])})[1]
+        tensor([0, 1])
+    """
+    if isinstance(batch, Mapping):
+        for key in _LABEL_KEYS:
+            if key in batch:
+                inputs = {name: value for name, value in batch.items() if name != key}
+                return inputs, torch.as_tensor(batch[key])
+        keys = ", ".join(map(str, batch))
+        raise InputError(f"a mapping batch must have the key 'labels' or 'label'; got {keys}")
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], torch.as_tensor(batch[1])
+    raise InputError(
+        f"a batch must be (inputs, labels) or a mapping with 'labels'; got {_kind(batch)}. "
+        f"If the model takes several inputs, put them in one tuple: ((x1, x2), labels)"
+    )
+
+
+def inputs_only(batch: Any) -> Inputs:
+    """The inputs of a batch that may or may not carry labels (an OOD loader)."""
+    if isinstance(batch, Mapping):
+        return {name: value for name, value in batch.items() if name not in _LABEL_KEYS}
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0]
+    if isinstance(batch, tuple | list) and len(batch) == 1:
+        return batch[0]
+    return batch
+
+
+def call(model: nn.Module, inputs: Inputs) -> Any:
+    """model(x), model(*x) or model(**x).
+
+    Example:
+        >>> import torch
+        >>> call(torch.nn.Identity(), (torch.zeros(1),))
+        tensor([0.])
+    """
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, tuple | list):
+        return model(*inputs)
+    return model(inputs)
+
+
+def iterate(loader: Iterable[Any]) -> Iterator[Any]:
+    """A loader's batches, with our own message where it is no loader at all."""
+    try:
+        return iter(loader)
+    except TypeError:
+        raise InputError(
+            f"expected a loader (an iterable of batches), got {_kind(loader)}"
+        ) from None
+
+
+def _kind(value: Any) -> str:
+    length = f" of length {len(value)}" if isinstance(value, tuple | list) else ""
+    return type(value).__name__ + length

@@ -1,0 +1,183 @@
+"""Validation inputs held in memory, one row each, in an order that the loader does not decide.
+
+Rows are sorted by a seeded hash of their content. So a shuffled loader gives the same detector, a
+prefix of the rows is a random sample, a split by position is a seeded hash split, and equal inputs
+stand side by side.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tulip_ood.errors import InputError
+from tulip_ood.network import inputs as structures
+from tulip_ood.network.inputs import Inputs
+
+__all__ = ["Rows", "collect_rows"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs of possibly unequal shapes, with their labels.
+
+    Attributes:
+        inputs: One structure a row, each with a first dimension of 1, on the CPU.
+        labels: [N, …], or None.
+        digests: A fingerprint of each row's content.
+        seen: How many rows the loader gave; more than are held if memory was short.
+        dropped: How many rows were left out because they held NaN or Inf.
+
+    Example:
+        >>> import torch
+        >>> rows = collect_rows([(torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 0]))])
+        >>> len(rows), rows.labels.shape
+        (3, torch.Size([3]))
+    """
+
+    inputs: tuple[Inputs, ...]
+    labels: Tensor | None
+    digests: tuple[bytes, ...]
+    seen: int
+    dropped: int
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def take(self, index: Tensor | Iterable[int]) -> "Rows":
+        """Some of the rows, in the order of `index`."""
+        chosen = torch.as_tensor(index, dtype=torch.int64)
+        return Rows(
+            tuple(self.inputs[i] for i in chosen.tolist()),
+            None if self.labels is None else self.labels[chosen],
+            tuple(self.digests[i] for i in chosen.tolist()),
+            self.seen,
+            self.dropped,
+        )
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Inputs]]:
+        """(which rows, the rows collated), at most `size` at a time, equal shapes together."""
+        groups: dict[Any, list[int]] = {}
+        for i, row in enumerate(self.inputs):
+            groups.setdefault(structures.signature(row), []).append(i)
+        for members in groups.values():
+            for first in range(0, len(members), size):
+                part = members[first : first + size]
+                yield torch.tensor(part), structures.collate([self.inputs[i] for i in part])
+
+    def first(self, n: int) -> Inputs:
+        """Up to n rows that can be collated, for a first look at the network."""
+        return next(self.batches(n))[1]
+
+    @property
+    def duplicates(self) -> int:
+        """How many rows repeat another one."""
+        return len(self.digests) - len(set(self.digests))
+
+
+def collect_rows(
+    loader: Iterable[Any],
+    *,
+    seed: int = 0,
+    memory: int = 2 << 30,
+    row_cost: Callable[[Inputs], int] | None = None,
+    labelled: bool = True,
+    limit: int | None = None,
+) -> Rows:
+    """Read a loader once and hold its rows, sorted by a seeded hash of their content.
+
+    Beyond `memory`, the rows with the smallest hashes are kept: a seeded uniform sample of the
+    whole stream. Rows with NaN or Inf are counted and left out.
+
+    Args:
+        loader: Batches (inputs, labels) or mappings with labels; a pair of tensors counts as one
+            batch. With labelled=False, labels may be missing and are passed over.
+        seed: The seed of the hash.
+        memory: Bytes that rows and what is computed from them may take.
+        row_cost: Given the first batch, the bytes that will be computed from each row.
+        labelled: Whether labels are needed.
+        limit: Keep at most so many rows.
+
+    Example:
+        >>> import torch
+        >>> x, y = torch.randn(8, 2), torch.zeros(8, dtype=torch.int64)
+        >>> a = collect_rows([(x, y)])
+        >>> b = collect_rows([(x[4:], y[4:]), (x[:4], y[:4])])
+        >>> a.digests == b.digests
+        True
+    """
+    heap: list[tuple[int, int, Inputs, Tensor | None]] = []
+    seen = dropped = 0
+    capacity = limit
+    for batch in _batches(loader):
+        inputs, labels = structures.split_batch(batch) if labelled else _unlabelled(batch)
+        inputs = structures.map_tensors(lambda t: t.detach().cpu(), inputs)
+        n = structures.count_rows(inputs)
+        if labels is not None and (labels.ndim == 0 or labels.shape[0] != n):
+            raise InputError(
+                f"a batch has {n} inputs but labels of shape {list(labels.shape)}: every input "
+                f"needs a label"
+            )
+        if n == 0:
+            continue
+        if capacity is None:
+            each = structures.row_bytes(inputs) + (0 if row_cost is None else row_cost(inputs))
+            capacity = max(16, memory // max(1, each))
+        finite = structures.finite_rows(inputs)
+        for i, digest in enumerate(structures.row_digests(inputs, seed=seed)):
+            seen += 1
+            if not finite[i]:
+                dropped += 1
+                continue
+            # Negated: the heap's smallest is then the row with the largest hash, the next to go.
+            rank = -int.from_bytes(digest, "big")
+            if len(heap) >= capacity and rank <= heap[0][0]:
+                continue
+            row = structures.clone_row(inputs, i)
+            label = None if labels is None else labels[i].detach().cpu()
+            entry = (rank, -seen, row, label)
+            if len(heap) < capacity:
+                heapq.heappush(heap, entry)
+            else:
+                heapq.heapreplace(heap, entry)
+    if not heap:
+        what = f"all {dropped} inputs hold NaN or Inf" if dropped else "the loader gave no inputs"
+        raise InputError(f"there is nothing to fit on: {what}")
+    heap.sort(key=lambda entry: (-entry[0], -entry[1]))
+    labels_held = [entry[3] for entry in heap]
+    return Rows(
+        tuple(entry[2] for entry in heap),
+        None if labels_held[0] is None else _stack(labels_held),
+        tuple((-entry[0]).to_bytes(16, "big") for entry in heap),
+        seen,
+        dropped,
+    )
+
+
+def _batches(loader: Iterable[Any]) -> Iterator[Any]:
+    """A pair of tensors (X, y) is one batch; everything else is iterated."""
+    if (
+        isinstance(loader, tuple)
+        and len(loader) == 2
+        and all(isinstance(part, Tensor) for part in loader)
+        and loader[0].shape[:1] == loader[1].shape[:1]
+    ):
+        return iter([loader])
+    return structures.iterate(loader)
+
+
+def _unlabelled(batch: Any) -> tuple[Inputs, None]:
+    return structures.inputs_only(batch), None
+
+
+def _stack(labels: list[Tensor | None]) -> Tensor:
+    shapes = {tuple(label.shape) for label in labels if label is not None}
+    if len(shapes) > 1:
+        raise InputError(
+            f"labels of different shapes cannot be held together: {sorted(shapes)[:3]}; resize "
+            f"dense labels to one size"
+        )
+    return torch.stack([label for label in labels if label is not None])

@@ -1,0 +1,181 @@
+"""Which parameters are perturbed, and how strongly: the scope and Γ.
+
+A parameter outside the scope has Γ = 0, in the noise and in the drift alike.
+"""
+
+import fnmatch
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from torch import nn
+
+from tulip_ood.errors import InputError
+from tulip_ood.network.features import Calls
+
+__all__ = ["parameter_scales", "parameters_in_scope"]
+
+Scope = str | Iterable[str]
+LayerScale = Mapping[str, float] | Callable[[str], float]
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_NAMED = ("all", "head", "last-block", "last-stage")
+
+
+def parameter_scales(
+    names: Iterable[str],
+    scope: Iterable[str],
+    layer_scale: LayerScale | None = None,
+) -> dict[str, float]:
+    """Γ for every parameter in scope: 1, or what `layer_scale` says.
+
+    Args:
+        names: All parameters.
+        scope: Those in scope.
+        layer_scale: A mapping of globs to factors (a later one wins), or a function of the name.
+
+    Example:
+        >>> parameter_scales(["a.weight", "b.weight"], ["a.weight", "b.weight"], {"b.*": 0.5})
+        {'a.weight': 1.0, 'b.weight': 0.5}
+    """
+    inside = set(scope)
+    scales = {name: 1.0 for name in names if name in inside}
+    if layer_scale is None:
+        return scales
+    if callable(layer_scale):
+        scales = {name: float(layer_scale(name)) for name in scales}
+    else:
+        for pattern, factor in layer_scale.items():
+            hits = fnmatch.filter(scales, pattern)
+            if not hits:
+                raise InputError(
+                    f"layer_scale names {pattern!r}, which fits no parameter in scope; there are "
+                    f"{_some(scales)}"
+                )
+            scales.update(dict.fromkeys(hits, float(factor)))
+    bad = {name: s for name, s in scales.items() if not (math.isfinite(s) and s >= 0)}
+    if bad:
+        name, value = next(iter(bad.items()))
+        raise InputError(f"layer_scale must be finite and not negative; {name} has {value}")
+    return {name: s for name, s in scales.items() if s > 0}
+
+
+def parameters_in_scope(
+    module: nn.Module, names: Iterable[str], scope: Scope, calls: Calls, head: str | None
+) -> list[str]:
+    """The names of the parameters that `scope` means.
+
+    Args:
+        module: The network.
+        names: All parameters, by canonical name.
+        scope: "all", "head" (the last linear layer), "last-block", "last-stage", or one or more
+            globs on parameter names.
+        calls: Which part ran when.
+        head: The name of the last linear layer.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        >>> parameters_in_scope(net, ["0.weight", "1.weight"], "1.*", Calls({}), "1")
+        ['1.weight']
+    """
+    names = list(names)
+    if scope == "all":
+        return names
+    if scope == "head":
+        if head is None:
+            raise InputError(
+                "scope 'head' needs a last linear layer, and none was found: name parameters by "
+                f"globs instead; there are {_some(names)}"
+            )
+        return [name for name in names if _inside(name, head)]
+    if scope in ("last-block", "last-stage"):
+        return _after_blocks(module, names, str(scope), calls)
+    patterns = [scope] if isinstance(scope, str) else list(scope)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        hits = fnmatch.filter(names, pattern)
+        if not hits:
+            raise InputError(
+                f"scope {pattern!r} fits no parameter; use {', '.join(_NAMED)} or globs on these "
+                f"names: {_some(names)}"
+            )
+        chosen.update(hits)
+    return [name for name in names if name in chosen]
+
+
+def _after_blocks(module: nn.Module, names: list[str], scope: str, calls: Calls) -> list[str]:
+    groups = _blocks(module, calls)
+    if not groups:
+        raise InputError(
+            f"scope {scope!r} needs repeated blocks (same-class siblings in a Sequential or "
+            f"ModuleList), and none were found; use globs on these names: {_some(names)}"
+        )
+    container = max(groups, key=lambda c: max(calls.spans[b][0] for b in groups[c]))
+    blocks = sorted(groups[container], key=lambda b: calls.spans[b][0])
+    if scope == "last-block":
+        chosen = blocks[-1:]
+    elif len(groups) > 1:
+        chosen = blocks
+    else:
+        chosen = blocks[-math.ceil(len(blocks) / 4) :]
+    end = min(calls.spans[block][1] for block in chosen)
+
+    def included(name: str) -> bool:
+        owner = name.rpartition(".")[0]
+        started = calls.spans.get(owner, (-1, -1))[0]
+        return any(_inside(name, block) for block in chosen) or started > end
+
+    return [name for name in names if included(name)]
+
+
+def _blocks(module: nn.Module, calls: Calls) -> dict[str, list[str]]:
+    """Container → its repeated blocks that ran, innermost ones only.
+
+    Blocks with parts of their own first (a residual block, a transformer layer); where there are
+    none, Sequentials that are repeated; where there are none either, single layers.
+    """
+    parts = dict(module.named_modules())
+
+    def is_block(part: nn.Module) -> bool:
+        return any(True for _ in part.children()) and not isinstance(part, _CONTAINERS)
+
+    def is_sequential(part: nn.Module) -> bool:
+        return isinstance(part, nn.Sequential)
+
+    def is_layer(part: nn.Module) -> bool:
+        return not any(True for _ in part.children())
+
+    for wanted in (is_block, is_sequential, is_layer):
+        groups: dict[str, list[str]] = defaultdict(list)
+        for name, container in parts.items():
+            if not isinstance(container, _CONTAINERS):
+                continue
+            by_class: dict[type[nn.Module], list[str]] = defaultdict(list)
+            for key, child in container.named_children():
+                full = f"{name}.{key}" if name else key
+                ran = full in calls.spans and any(True for _ in child.parameters())
+                if ran and wanted(child):
+                    by_class[type(child)].append(full)
+            for siblings in by_class.values():
+                if len(siblings) > 1:
+                    groups[name] += siblings
+        every = [block for blocks in groups.values() for block in blocks]
+        innermost = {
+            name: kept
+            for name, blocks in groups.items()
+            if (kept := [b for b in blocks if not any(o.startswith(b + ".") for o in every)])
+        }
+        if innermost:
+            return innermost
+    return {}
+
+
+def _inside(name: str, part: str) -> bool:
+    return part == "" or name.startswith(part + ".")
+
+
+def _some(names: Iterable[str]) -> str:
+    names = list(names)
+    shown = names if len(names) <= 8 else [*names[:4], "…", *names[-4:]]
+    return ", ".join(shown)

@@ -1,0 +1,1 @@
+"""Pure functions on tensors: scores, the envelope, calibration, thresholds, metrics."""

@@ -1,0 +1,203 @@
+"""From labelled ID outputs to the envelope's constants: Θ_XX, the balanced λ, J* and σ².
+
+γ is linear in J, so J* needs no further passes: only arithmetic on logits that are there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tulip_ood.numerics import envelope
+from tulip_ood.numerics.blocks import row_blocks
+from tulip_ood.numerics.tasks import Regression, Task
+
+__all__ = ["CalibratedJ", "balanced_lambda", "calibrate_j", "mean_log_likelihood", "mean_trace"]
+
+_GRID = torch.logspace(-2, 2, 33, dtype=torch.float64)
+_GOLDEN = 0.6180339887498949
+# A likelihood that rises by less than this (nats an input) is no reason to leave J = 0.
+_WORTH = 1e-6
+
+
+def mean_trace(trace: Tensor) -> float:
+    """Θ_XX = mean Θ over ID validation data, on the scale of Θ.
+
+    Example:
+        >>> import torch
+        >>> mean_trace(torch.tensor([1.0, 3.0]))
+        2.0
+    """
+    return float(trace.mean())
+
+
+def balanced_lambda(trace_xx: float, mean_drift: float) -> float:
+    """λ = 2 Θ_XX / mean D: S averages to 0 on ID data, whatever the unit of the logits.
+
+    Example:
+        >>> balanced_lambda(3.0, 2.0)
+        3.0
+    """
+    return 2.0 * trace_xx / mean_drift if mean_drift > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class CalibratedJ:
+    """What the likelihood chose.
+
+    Attributes:
+        j: J* ≥ 0, the maximiser.
+        noise_var: σ² for each output at J* (regression), else None.
+        noise_var_at_0: The same at J = 0.
+        log_likelihood: Mean log-likelihood of an input at J*.
+        log_likelihood_at_0: The same at J = 0, the plain network.
+
+    Example:
+        >>> CalibratedJ(0.0, None, None, -0.3, -0.3).j
+        0.0
+    """
+
+    j: float
+    noise_var: Tensor | None
+    noise_var_at_0: Tensor | None
+    log_likelihood: float
+    log_likelihood_at_0: float
+
+
+def calibrate_j(
+    task: Task, base: Tensor, noisy: Tensor, unit_stretch: Tensor, labels: Tensor
+) -> CalibratedJ:
+    """J* ≥ 0 maximises the likelihood of the averaged prediction (Sec. 4.2).
+
+    A coarse grid from 0.01 to 100 and 0 itself, then a golden-section search around the best:
+    the likelihood need not be unimodal.
+
+    Args:
+        task: What the outputs mean.
+        base: Base logits [N, …, o].
+        noisy: Noisy logits [M, N, …, o].
+        unit_stretch: γ at J = 1, [N, …].
+        labels: As the task checked them.
+
+    Example:
+        >>> import torch
+        >>> from tulip_ood.numerics.tasks import Classification
+        >>> base = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
+        >>> noisy = base + torch.tensor([[[-1.0, 1.0]], [[1.0, -1.0]]])
+        >>> labels = torch.tensor([0, 0, 1])  # over-confident: one of three is wrong
+        >>> calibrate_j(Classification(), base, noisy, torch.ones(3), labels).j > 1
+        True
+    """
+    if isinstance(task, Regression):
+        return _calibrate_regression(task, base, noisy, unit_stretch, labels)
+
+    def likelihood(j: float) -> float:
+        return mean_log_likelihood(task, base, noisy, unit_stretch * j, labels)
+
+    at_0 = likelihood(0.0)
+    if not bool((unit_stretch > 0).any()):
+        return CalibratedJ(0.0, None, None, at_0, at_0)
+    j, value = _maximise(likelihood, at_0)
+    return CalibratedJ(j, None, None, value, at_0)
+
+
+def _maximise(f: Callable[[float], float], at_0: float) -> tuple[float, float]:
+    """The J ≥ 0 with the largest f; 0 unless something is worth more."""
+    points = [0.0, *_GRID.tolist()]
+    values = [at_0] + [f(j) for j in points[1:]]
+    best = max(range(len(points)), key=values.__getitem__)
+    if best == 0:
+        # Between 0 and the first point there may still be a small rise.
+        low, high = 0.0, points[1]
+    else:
+        low, high = points[best - 1], points[min(best + 1, len(points) - 1)]
+    j, value = _golden(f, low, high)
+    if values[best] > value:
+        j, value = points[best], values[best]
+    return (j, value) if value > at_0 + _WORTH else (0.0, at_0)
+
+
+def _golden(f: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    """The maximum of a unimodal f in [low, high], to 1e-4 of the interval."""
+    a, b = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    fa, fb = f(a), f(b)
+    for _ in range(20):
+        if fa >= fb:
+            high, b, fb = b, a, fa
+            a = high - _GOLDEN * (high - low)
+            fa = f(a)
+        else:
+            low, a, fa = a, b, fb
+            b = low + _GOLDEN * (high - low)
+            fb = f(b)
+    return (a, fa) if fa >= fb else (b, fb)
+
+
+def mean_log_likelihood(
+    task: Task,
+    base: Tensor,
+    noisy: Tensor,
+    stretch: Tensor,
+    labels: Tensor,
+    noise_var: Tensor | None = None,
+) -> float:
+    """Log-likelihood averaged over inputs (and labelled positions), in bounded memory.
+
+    Example:
+        >>> import torch
+        >>> from tulip_ood.numerics.tasks import Classification
+        >>> base, labels = torch.zeros(2, 2), torch.tensor([0, 1])
+        >>> zero = torch.zeros(2)
+        >>> round(mean_log_likelihood(Classification(), base, base[None], zero, labels), 4)
+        -0.6931
+    """
+    total, count = 0.0, 0
+    for part in row_blocks(base.shape[0], noisy[:, :1].numel()):
+        drawn = envelope.samples(base[part], noisy[:, part], stretch[part])
+        each = task.log_likelihood(drawn, labels[part], noise_var)
+        total += float(each.nansum())
+        count += int((~each.isnan()).sum())
+    return total / max(count, 1)
+
+
+def _calibrate_regression(
+    task: Regression, base: Tensor, noisy: Tensor, unit_stretch: Tensor, labels: Tensor
+) -> CalibratedJ:
+    """J and σ² together: for every J the best σ² of each output, by the same kind of search."""
+    floor = 1e-6 * labels.var(dim=0, correction=0).clamp_min(1e-30)
+    fitted: dict[float, Tensor] = {}
+
+    def likelihood(j: float) -> float:
+        drawn = envelope.samples(base, noisy, unit_stretch * j)
+        residual = (labels - task.predict(drawn)).square()
+        spread = task.variance(drawn, None)
+        fitted[j] = _best_noise_variance(residual, spread, floor)
+        return float(task.log_likelihood(drawn, labels, fitted[j]).mean())
+
+    at_0 = likelihood(0.0)
+    j, value = (0.0, at_0)
+    if bool((unit_stretch > 0).any()):
+        j, value = _maximise(likelihood, at_0)
+    return CalibratedJ(j, fitted[j], fitted[0.0], value, at_0)
+
+
+def _best_noise_variance(residual: Tensor, spread: Tensor, floor: Tensor) -> Tensor:
+    """For each output, σ² ≥ floor maximising the Gaussian likelihood given the spread [N, o]."""
+    top = residual.mean(dim=0).clamp_min(floor) * 4.0
+
+    def objective(sigma2: Tensor) -> Tensor:
+        variance = spread + sigma2
+        return -(variance.log() + residual / variance).mean(dim=0)
+
+    low, high = floor.log(), top.log()
+    centre = high
+    # A grid in log σ², then twice a finer one around the best point.
+    for _ in range(3):
+        steps = torch.linspace(0, 1, 64, dtype=torch.float64).unsqueeze(-1)
+        grid = low + steps * (high - low)
+        best = torch.stack([objective(sigma2) for sigma2 in grid.exp()]).argmax(dim=0)
+        width = (high - low) / 63
+        centre = grid.gather(0, best.unsqueeze(0)).squeeze(0)
+        low, high = torch.maximum(centre - width, floor.log()), centre + width
+    return centre.exp()

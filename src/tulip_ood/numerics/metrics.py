@@ -1,0 +1,294 @@
+"""How good is a score? AUROC, both FPRs, AUPR, risk–coverage, calibration error.
+
+Scores are high = unsure. "ID" inputs should score low, "OOD" inputs high. Ties are exact: a tie
+between an ID and an OOD score counts one half in AUROC, and inputs of equal score enter a
+risk–coverage curve together, each with the group's mean error. Everything sorts once and works on
+a few arrays, so ten million scores take seconds and a few hundred megabytes.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tulip_ood.errors import InputError
+
+__all__ = [
+    "Reliability",
+    "accuracy",
+    "augrc",
+    "aupr_in",
+    "aupr_out",
+    "aurc",
+    "auroc",
+    "ece",
+    "id_flagged_at_95_ood",
+    "nll",
+    "ood_missed_at_95_id",
+    "reliability",
+    "risk_coverage",
+    "roc_curve",
+]
+
+Numbers = Tensor | npt.NDArray[np.generic] | Sequence[float]
+
+
+def _flat(values: Numbers, what: str) -> Tensor:
+    """One-dimensional, on the CPU, not empty, no NaN; float64 unless it is float32 already."""
+    tensor = torch.as_tensor(values).detach().reshape(-1).cpu()
+    if tensor.dtype != torch.float32:
+        tensor = tensor.to(torch.float64)
+    if tensor.numel() == 0:
+        raise InputError(f"{what} is empty: a metric needs at least one number")
+    if bool(tensor.isnan().any()):
+        raise InputError(f"{what} contains {int(tensor.isnan().sum())} NaN: leave them out first")
+    return tensor
+
+
+def _sorted(values: Numbers, what: str) -> Tensor:
+    return _flat(values, what).sort().values
+
+
+def auroc(id_scores: Numbers, ood_scores: Numbers) -> float:
+    """P(OOD score > ID score) + ½ P(equal).
+
+    Example:
+        >>> auroc([0.1, 0.2, 0.3], [0.3, 0.9])
+        0.9166666666666666
+    """
+    inside, outside = _sorted(id_scores, "id_scores"), _sorted(ood_scores, "ood_scores")
+    inside, outside = _common(inside, outside)
+    below = torch.searchsorted(inside, outside, right=False).sum()
+    not_above = torch.searchsorted(inside, outside, right=True).sum()
+    return (int(below) + int(not_above)) / (2 * inside.numel() * outside.numel())
+
+
+def _common(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    return (a, b) if a.dtype == b.dtype else (a.to(torch.float64), b.to(torch.float64))
+
+
+def id_flagged_at_95_ood(id_scores: Numbers, ood_scores: Numbers, *, caught: float = 0.95) -> float:
+    """OpenOOD's FPR@95 since August 2023: ID flagged at the threshold that catches 95 % of OOD.
+
+    The threshold is the largest at which at least `caught` of the OOD scores are flagged
+    (score ≥ threshold).
+
+    Example:
+        >>> id_flagged_at_95_ood([0.1, 0.2, 0.6, 0.7], [0.65, 0.8, 0.9])
+        0.25
+    """
+    inside, outside = _sorted(id_scores, "id_scores"), _sorted(ood_scores, "ood_scores")
+    inside, outside = _common(inside, outside)
+    needed = _at_least(caught, outside.numel())
+    threshold = outside[outside.numel() - needed]
+    return float((inside >= threshold).to(torch.float64).mean())
+
+
+def ood_missed_at_95_id(id_scores: Numbers, ood_scores: Numbers, *, kept: float = 0.95) -> float:
+    """OOD accepted at the threshold that accepts 95 % of ID: what a deployment misses.
+
+    The threshold is the smallest at which at least `kept` of the ID scores are accepted
+    (score ≤ threshold).
+
+    Example:
+        >>> ood_missed_at_95_id([0.1, 0.2, 0.6, 0.7], [0.65, 0.8, 0.9])
+        0.3333333333333333
+    """
+    inside, outside = _sorted(id_scores, "id_scores"), _sorted(ood_scores, "ood_scores")
+    inside, outside = _common(inside, outside)
+    threshold = inside[_at_least(kept, inside.numel()) - 1]
+    return float((outside <= threshold).to(torch.float64).mean())
+
+
+def _at_least(share: float, n: int) -> int:
+    """The smallest count k with k/n ≥ share, without the rounding of share·n."""
+    k = max(1, min(n, round(share * n)))
+    while k / n < share:
+        k += 1
+    while k > 1 and (k - 1) / n >= share:
+        k -= 1
+    return k
+
+
+def aupr_out(id_scores: Numbers, ood_scores: Numbers) -> float:
+    """Average precision with OOD as the positive class.
+
+    Example:
+        >>> aupr_out([0.1, 0.4], [0.3, 0.9])
+        0.8333333333333333
+    """
+    return _average_precision(_flat(ood_scores, "ood_scores"), _flat(id_scores, "id_scores"))
+
+
+def aupr_in(id_scores: Numbers, ood_scores: Numbers) -> float:
+    """Average precision with ID as the positive class (a low score speaks for it).
+
+    Example:
+        >>> aupr_in([0.1, 0.4], [0.3, 0.9])
+        0.8333333333333333
+    """
+    return _average_precision(-_flat(id_scores, "id_scores"), -_flat(ood_scores, "ood_scores"))
+
+
+def _average_precision(positive: Tensor, negative: Tensor) -> float:
+    """Σ (recall step × precision) over the distinct thresholds, from the highest down."""
+    positive, negative = _common(positive, negative)
+    positive, negative = positive.sort().values, negative.sort().values
+    thresholds, counts = positive.unique_consecutive(return_counts=True)
+    n = positive.numel()
+    caught = n - (counts.cumsum(0) - counts)  # positives at or above each distinct threshold
+    flagged = negative.numel() - torch.searchsorted(negative, thresholds, right=False)
+    precision = caught.to(torch.float64) / (caught + flagged).to(torch.float64)
+    return float((precision * counts.to(torch.float64)).sum() / n)
+
+
+def roc_curve(id_scores: Numbers, ood_scores: Numbers) -> tuple[Tensor, Tensor]:
+    """Share of ID flagged and share of OOD caught at every distinct threshold, from (0,0) to (1,1).
+
+    Example:
+        >>> flagged, caught = roc_curve([0.1, 0.4], [0.4, 0.9])
+        >>> flagged.tolist(), caught.tolist()
+        ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
+    """
+    inside, outside = _sorted(id_scores, "id_scores"), _sorted(ood_scores, "ood_scores")
+    inside, outside = _common(inside, outside)
+    thresholds = torch.cat([inside, outside]).unique().flip(0)
+    start = torch.zeros(1, dtype=torch.float64)
+
+    def at_or_above(values: Tensor) -> Tensor:
+        count = values.numel() - torch.searchsorted(values, thresholds, right=False)
+        return torch.cat([start, count.to(torch.float64) / values.numel()])
+
+    return at_or_above(inside), at_or_above(outside)
+
+
+def _errors_by_confidence(scores: Numbers, wrong: Numbers) -> Tensor:
+    """Expected number of errors among the k surest inputs, k = 1…n (ties spread evenly)."""
+    values, errors = _flat(scores, "scores"), _flat(wrong, "wrong")
+    if values.shape != errors.shape:
+        raise InputError(
+            f"scores and wrong must be equally long, got {values.numel()} and {errors.numel()}"
+        )
+    order = values.argsort(stable=True)
+    values, errors = values[order], errors[order].to(torch.float64)
+    del order
+    counts = values.unique_consecutive(return_counts=True)[1]
+    ends = counts.cumsum(0)
+    at_ends = errors.cumsum(0)[ends - 1]
+    in_group = at_ends.diff(prepend=torch.zeros(1, dtype=torch.float64))
+    each: Tensor = in_group / counts
+    return each.repeat_interleave(counts).cumsum(0)
+
+
+def risk_coverage(scores: Numbers, wrong: Numbers) -> tuple[Tensor, Tensor]:
+    """Coverage k/n and the error rate among the k surest inputs, k = 1…n.
+
+    Args:
+        scores: One score an input, high = unsure.
+        wrong: 1 (or True) where the network's answer is wrong, else 0.
+
+    Example:
+        >>> coverage, risk = risk_coverage([0.1, 0.2, 0.9, 0.8], [0, 0, 1, 0])
+        >>> risk.tolist()
+        [0.0, 0.0, 0.0, 0.25]
+    """
+    errors = _errors_by_confidence(scores, wrong)
+    k = torch.arange(1, errors.numel() + 1, dtype=torch.float64)
+    return k / errors.numel(), errors / k
+
+
+def aurc(scores: Numbers, wrong: Numbers) -> float:
+    """Area under the risk–coverage curve: the mean over k of the risk of the k surest inputs.
+
+    Example:
+        >>> aurc([0.1, 0.2, 0.9, 0.8], [0, 0, 1, 0])
+        0.0625
+    """
+    return float(risk_coverage(scores, wrong)[1].mean())
+
+
+def augrc(scores: Numbers, wrong: Numbers) -> float:
+    """Area under the generalised risk–coverage curve (Traub et al., NeurIPS 2024).
+
+    The chance that an input is accepted *and* wrong, averaged over coverage: with accuracy a,
+    (1 − AUROC_f)·a·(1 − a) + ½(1 − a)².
+
+    Example:
+        >>> augrc([0.1, 0.2, 0.9, 0.8], [0, 0, 1, 0])
+        0.03125
+    """
+    errors = _errors_by_confidence(scores, wrong)
+    n = errors.numel()
+    return float((errors.sum() - errors[-1] / 2) / n**2)
+
+
+class Reliability(NamedTuple):
+    """A reliability diagram: for every bin that is not empty, what was said and what was so.
+
+    Example:
+        >>> reliability([0.92, 0.95], [1, 0], bins=10).accuracy.tolist()
+        [0.5]
+    """
+
+    confidence: Tensor
+    accuracy: Tensor
+    inputs: Tensor
+
+
+def reliability(confidence: Numbers, correct: Numbers, *, bins: int = 15) -> Reliability:
+    """Mean confidence and accuracy in equal-width bins (right-closed, as is usual for ECE).
+
+    Example:
+        >>> reliability([0.2, 0.8], [0, 1], bins=2).inputs.tolist()
+        [1, 1]
+    """
+    said, so = _flat(confidence, "confidence"), _flat(correct, "correct").to(torch.float64)
+    if said.shape != so.shape:
+        raise InputError(
+            f"confidence and correct must be equally long, got {said.numel()} and {so.numel()}"
+        )
+    said = said.to(torch.float64)
+    index = (said * bins).ceil().to(torch.int64).sub_(1).clamp_(0, bins - 1)
+    count = torch.bincount(index, minlength=bins)
+    kept = count > 0
+    mean_said = torch.bincount(index, weights=said, minlength=bins)[kept] / count[kept]
+    mean_so = torch.bincount(index, weights=so, minlength=bins)[kept] / count[kept]
+    return Reliability(mean_said, mean_so, count[kept])
+
+
+def ece(confidence: Numbers, correct: Numbers, *, bins: int = 15) -> float:
+    """Expected calibration error: Σ share of bin × |accuracy − confidence|.
+
+    Example:
+        >>> round(ece([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0]), 4)
+        0.15
+    """
+    diagram = reliability(confidence, correct, bins=bins)
+    gap = (diagram.accuracy - diagram.confidence).abs()
+    return float((gap * diagram.inputs).sum() / diagram.inputs.sum())
+
+
+def nll(probs: Tensor, labels: Tensor) -> float:
+    """Mean −log p of the true class.
+
+    Example:
+        >>> import torch
+        >>> round(nll(torch.tensor([[0.5, 0.5]]), torch.tensor([1])), 4)
+        0.6931
+    """
+    picked = probs.to(torch.float64).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return float(-picked.log().mean())
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Share of inputs whose largest logit is at the label.
+
+    Example:
+        >>> import torch
+        >>> accuracy(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([1, 1]))
+        0.5
+    """
+    return float((logits.argmax(dim=-1) == labels).to(torch.float64).mean())

@@ -1,0 +1,1 @@
+"""Pseudo-OOD made from ID inputs: one kind a file."""

@@ -1,0 +1,56 @@
+"""Pseudo-OOD for token ids. Places that the attention mask switches off stay as they are."""
+
+import torch
+from torch import Tensor
+
+from tulip_ood.numerics.random import integers, permutation
+from tulip_ood.shifts.average import partner
+
+__all__ = ["drawn_tokens", "shuffled_tokens", "spliced_tokens"]
+
+
+def shuffled_tokens(ids: Tensor, mask: Tensor, seed: int) -> Tensor:
+    """The tokens of every row in a random order.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[5, 6, 7, 0]])
+        >>> out = shuffled_tokens(ids, ids > 0, seed=0)
+        >>> sorted(out[0, :3].tolist()), int(out[0, 3])
+        ([5, 6, 7], 0)
+    """
+    out = ids.clone()
+    for i in range(len(ids)):
+        places = mask[i].nonzero().squeeze(1)
+        order = permutation(len(places), seed=seed, name="shuffled_tokens", index=i)
+        out[i, places] = ids[i, places[order]]
+    return out
+
+
+def spliced_tokens(ids: Tensor, mask: Tensor, seed: int) -> Tensor:
+    """The first half of one row and the second half of another.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[1, 1, 1, 1], [2, 2, 2, 2]])
+        >>> spliced_tokens(ids, ids > 0, seed=0).tolist()
+        [[1, 1, 2, 2], [2, 2, 1, 1]]
+    """
+    other = partner(len(ids), seed, "spliced_tokens")
+    middle = (mask.sum(dim=1, keepdim=True) + 1) // 2
+    late = torch.arange(ids.shape[1]).unsqueeze(0) >= middle
+    return torch.where(late & mask & mask[other], ids[other], ids)
+
+
+def drawn_tokens(ids: Tensor, mask: Tensor, seed: int) -> Tensor:
+    """Every token drawn from all tokens of all rows: the right words, no sentence.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[3, 4], [5, 6]])
+        >>> set(drawn_tokens(ids, ids > 0, seed=0).flatten().tolist()) <= {3, 4, 5, 6}
+        True
+    """
+    pool = ids[mask]
+    drawn = pool[integers(tuple(ids.shape), len(pool), seed=seed, name="drawn_tokens")]
+    return torch.where(mask, drawn, ids)
