@@ -21,27 +21,26 @@ from tulip_ood.detectors.decision import (
     control_error_rate,
     control_false_alarms,
 )
+from tulip_ood.detectors.engine import Engine
 from tulip_ood.detectors.findings import Finding, look_at_validation
 from tulip_ood.detectors.fitting import learn_and_calibrate, usable
 from tulip_ood.detectors.prediction import Prediction, Reasons, Reference
 from tulip_ood.detectors.reporting import Report
 from tulip_ood.detectors.state import pack, unpack
-from tulip_ood.errors import InputError, ModelError, NotFittedError, ThresholdError, TulipWarning
-from tulip_ood.network import inputs as structures
-from tulip_ood.network.golden import check_alike, describe_inputs, synthetic_inputs
+from tulip_ood.errors import InputError, NotFittedError, TulipWarning
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
-from tulip_ood.network.passes import Passes, dense_labels, dense_positions, run_passes
+from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
-from tulip_ood.network.rows import Rows, collect_rows
+from tulip_ood.network.rows import Rows
 from tulip_ood.numerics.tasks import Regression, make_task
 
 __all__ = ["Detector"]
 
 FALSE_ALARM = 0.05  # the threshold that a fitted detector starts with
 FIT_MEMORY = 2 << 30
-_CHUNK_BYTES = 128 << 20  # logits of all passes that are in memory at once while scoring
+Progress = Callable[[int, int], None]
 
 
 class Detector(ABC):
@@ -89,20 +88,15 @@ class Detector(ABC):
         self.seed = seed
         self.fit_memory = fit_memory
         self.network = Network(model, self.task, output=output, device=device, precision=precision)
-        self._batch_size = batch_size
-        if batch_size is not None and batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, got {batch_size}")
-        self._perturbation: Perturbation | None = None
+        self.engine = Engine(self.network, self._make_perturbation, batch_size)
+        # Where the model and its inputs came from, for a file that outlives this process.
+        self.provenance: dict[str, Any] = {"model_spec": None, "preprocess": None, "classes": None}
         self._state: Any = None
         self._calibration: Calibration | None = None
         self._threshold: Threshold | None = None
         self._entropy_reference: Reference | None = None
         self._findings: list[Finding] = []
         self._facts: dict[str, Any] = {}
-        self._input_description: dict[str, Any] | None = None
-        self._fingerprint: dict[str, str] = {}
-        # Where the model and its inputs came from, for a file that outlives this process.
-        self.provenance: dict[str, Any] = {"model_spec": None, "preprocess": None, "classes": None}
 
     # ------------------------------------------------- what a method writes itself
 
@@ -115,75 +109,44 @@ class Detector(ABC):
         """The score of every input, float64, high = unsure."""
 
     def _settings(self) -> PassSettings:
-        """Which passes the score needs; the base pass alone by default."""
+        """Which passes fitting needs; the base pass alone by default."""
         return PassSettings(epsilon=1.0, n_samples=0, seed=self.seed)
+
+    def _settings_to_score(self) -> PassSettings:
+        """Which passes scoring needs, once fitted."""
+        return self._settings()
+
+    def _make_perturbation(self, settings: PassSettings) -> Perturbation:
+        return Perturbation(self.network, {}, InitialMean({}, ()), settings)
+
+    def _judge(self, passes: Passes) -> None:  # noqa: B027 – most methods have nothing to add
+        """Facts and findings about what was fitted; methods add their own."""
+
+    def _report_lines(self) -> list[str]:
+        """Sentences about what this method has learned."""
+        return []
 
     # ----------------------------------------------------------------------- fit
 
-    def fit(
-        self,
-        data: Iterable[Any] | Passes,
-        *,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Self:
+    def fit(self, data: Iterable[Any] | Passes, *, progress: Progress | None = None) -> Self:
         """Learn from labelled in-distribution validation data that training has not seen.
 
         Args:
             data: A loader of (inputs, labels) batches, read once, or a `Passes` record.
             progress: Called with (inputs done, inputs in all), counted over all passes.
         """
-        passes, rows = self._fit_passes(data, self._settings(), progress)
+        self._begin()
+        if isinstance(data, Passes):
+            self._finish(data, None)
+            return self
+        settings = self._settings()
+        rows = self.engine.collect(data, settings, seed=self.seed, memory=self.fit_memory)
+        passes = self.engine.passes_of(rows, settings, seed=self.seed, progress=progress)
         self._finish(passes, rows)
         return self
 
-    def _fit_passes(
-        self,
-        data: Iterable[Any] | Passes,
-        settings: PassSettings,
-        progress: Callable[[int, int], None] | None,
-    ) -> tuple[Passes, Rows | None]:
-        if isinstance(data, Passes):
-            self._take_model_as_it_is()
-            return data, None
-        rows = self._collect(data, settings)
-        count = pass_counter(progress, len(rows), settings)
-        return self._run_rows(rows, settings, count), rows
-
-    def _collect(self, data: Iterable[Any], settings: PassSettings) -> Rows:
-        """Hold the validation inputs, and look at the network with the first of them."""
-        self._take_model_as_it_is()
-
-        def bytes_of_logits(inputs: Inputs) -> int:
-            return 4 * self.network.probe(inputs).outputs_per_input * _n_passes(settings)
-
-        rows = collect_rows(data, seed=self.seed, memory=self.fit_memory, row_cost=bytes_of_logits)
-        self._input_description = describe_inputs(rows.first(16))
-        return rows
-
-    def _run_rows(
-        self,
-        rows: Rows,
-        settings: PassSettings,
-        progress: Callable[[int], None] | None = None,
-    ) -> Passes:
-        self._perturbation = self._make_perturbation(settings)
-        positions = dense_positions(self.task, len(rows), self.seed)
-        return run_passes(
-            self._perturbation,
-            rows,
-            batch_size=self.batch_size,
-            positions=positions,
-            labels=None if rows.labels is None else dense_labels(rows.labels, positions),
-            progress=progress,
-        )
-
-    def _make_perturbation(self, settings: PassSettings) -> Perturbation:
-        return Perturbation(self.network, {}, InitialMean({}, ()), settings)
-
-    def _take_model_as_it_is(self) -> None:
-        if self.network.stale:
-            self.network.refresh()
-        self._fingerprint = self.network.fingerprint()
+    def _begin(self) -> None:
+        self.engine.take_model()
         self._findings, self._facts = [], {}
 
     def _finish(self, passes: Passes, rows: Rows | None) -> None:
@@ -194,7 +157,7 @@ class Detector(ABC):
         self._findings += look_at_validation(
             self.task, passes.base, passes.labels, duplicates=repeated
         )
-        self._state, self._calibration, learned_from = learn_and_calibrate(
+        self._state, self._calibration = learn_and_calibrate(
             passes, self.task, self._learn, self._score
         )
         self._entropy_reference = Reference.of(self.task.base_uncertainty(passes.base))
@@ -213,24 +176,21 @@ class Detector(ABC):
                 f"many as {self.fit_memory / 2**30:.1f} GiB hold (fit_memory)",
             )
         self.set_threshold(false_alarm=FALSE_ALARM)
-        self._judge(passes, learned_from)
+        self._judge(passes)
         for finding in self._findings:
             warnings.warn(str(finding), TulipWarning, stacklevel=3)
-
-    def _judge(self, passes: Passes, learned_from: Passes) -> None:
-        """Facts and findings about what was fitted; methods add their own."""
 
     def _find(self, code: str, text: str) -> None:
         self._findings.append(Finding(code, text))
 
-    # --------------------------------------------------------------------- score
+    def _ready(self) -> Any:
+        """What was learned, after making sure that the model is still the one it was for."""
+        if self._state is None:
+            raise NotFittedError("this detector is not fitted: call fit(val_loader) first")
+        self.engine.check_model()
+        return self._state
 
-    @property
-    def batch_size(self) -> int:
-        """Inputs in one forward pass."""
-        if self._batch_size is not None:
-            return self._batch_size
-        return 64 if self.network.device.type == "cpu" else 256
+    # --------------------------------------------------------------------- score
 
     def score(self, x: Inputs | Passes) -> Tensor:
         """How unsure: float64 [N], high = unsure; +inf where there is no score (NaN inputs).
@@ -239,73 +199,8 @@ class Detector(ABC):
             x: Inputs as the model takes them, any number of them, or a `Passes` record.
         """
         state = self._ready()
-        return self._over(
-            x, self._settings_to_score(), lambda passes: (self._score(state, passes),)
-        )[0]
-
-    def _settings_to_score(self) -> PassSettings:
-        return self._settings()
-
-    def _ready(self) -> Any:
-        """The state, after making sure that the model is still the one it was fitted on."""
-        if self._state is None:
-            raise NotFittedError("this detector is not fitted: call fit(val_loader) first")
-        if self.network.stale:
-            self._check_same_weights()
-            self.network.refresh()
-            if self._perturbation is not None:
-                self._perturbation.release()
-        return self._state
-
-    def _check_same_weights(self) -> None:
-        now = self.network.fingerprint()
-        if now["weights_sha256"] != self._fingerprint["weights_sha256"]:
-            raise ModelError(
-                "the model's weights have changed since this detector was fitted: fit it again, "
-                "or put the old weights back"
-            )
-
-    def _over(
-        self,
-        x: Inputs | Passes,
-        settings: PassSettings,
-        function: Callable[[Passes], tuple[Tensor, ...]],
-    ) -> tuple[Tensor, ...]:
-        """Apply a function of passes to any number of inputs, a bounded number at a time.
-
-        The first tensor of the result is the score: it becomes +inf for inputs that are not
-        finite themselves, or whose logits are not.
-        """
-        if isinstance(x, Passes):
-            self._check_settings(x, settings)
-            return _mark_invalid(function(x), x.finite)
-        inputs = structures.map_tensors(lambda t: t.detach(), x)
-        if structures.count_rows(inputs) == 0:
-            raise InputError("there are no inputs to score")
-        if self._input_description is not None:
-            check_alike(inputs, self._input_description)
-        probe = self.network.probe(inputs)
-        if self._perturbation is None or self._perturbation.settings != settings:
-            self._perturbation = self._make_perturbation(settings)
-        parts = []
-        for chunk in structures.chunks(inputs, self._chunk_rows(settings, probe.outputs_per_input)):
-            passes = run_passes(self._perturbation, chunk, batch_size=self.batch_size)
-            valid = passes.finite & structures.finite_rows(chunk)
-            parts.append(_mark_invalid(function(passes), valid))
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
-
-    def _chunk_rows(self, settings: PassSettings, outputs: int) -> int:
-        fitting = _CHUNK_BYTES // (4 * outputs * _n_passes(settings))
-        return max(1, fitting // self.batch_size) * self.batch_size
-
-    def _check_settings(self, passes: Passes, settings: PassSettings) -> None:
-        if settings.n_samples and passes.settings != settings:
-            raise InputError(
-                f"these passes were made with {passes.settings}, but this detector was fitted "
-                f"with {settings}"
-            )
-
-    # ------------------------------------------------------------------- predict
+        settings = self._settings_to_score()
+        return self.engine.over(x, settings, lambda passes: (self._score(state, passes),))[0]
 
     def predict(self, x: Inputs | Passes) -> Prediction:
         """The answer, its probabilities, score, p-value, and whether to accept it.
@@ -313,16 +208,19 @@ class Detector(ABC):
         Args:
             x: Inputs as the model takes them, or a `Passes` record.
         """
-        state = self._ready()
-        task = self.task
+        state, task = self._ready(), self.task
 
         def judge(passes: Passes) -> tuple[Tensor, ...]:
             samples = passes.base.to(torch.float64).unsqueeze(0)
             entropy = task.base_uncertainty(passes.base)
-            label = task.label(passes.base)
-            return self._score(state, passes), label, task.predict(samples), entropy
+            return (
+                self._score(state, passes),
+                task.label(passes.base),
+                task.predict(samples),
+                entropy,
+            )
 
-        score, label, probs, entropy = self._over(x, self._settings_to_score(), judge)
+        score, label, probs, entropy = self.engine.over(x, self._settings_to_score(), judge)
         return self._decide(score, label, probs, {"entropy": (entropy, self._entropy_reference)})
 
     def _decide(
@@ -333,9 +231,9 @@ class Detector(ABC):
         quantities: dict[str, tuple[Tensor, Reference | None]],
         **more: Tensor | None,
     ) -> Prediction:
-        assert self._calibration is not None
+        """p-values, decisions and reasons; `quantities` are what reasons are told from."""
         if self._threshold is None:
-            raise ThresholdError("no threshold is set: call set_threshold(false_alarm=…) first")
+            raise NotFittedError("no threshold is set: call fit(val_loader) first")
         accepted = self._threshold.accepts(score)
         reason: Any = ()
         if score.ndim == 1:
@@ -346,7 +244,7 @@ class Detector(ABC):
             }
             shown = None if isinstance(self.task, Regression) else probs
             reason = Reasons(percentiles, accepted=accepted, valid=score < math.inf, probs=shown)
-        p_value = self._calibration.p_values(score)
+        p_value = self.calibration.p_values(score)
         return Prediction(label, probs, score, p_value, accepted, reason, **more)
 
     # ----------------------------------------------------------------- threshold
@@ -368,14 +266,13 @@ class Detector(ABC):
         Raises:
             ThresholdError: If the data cannot give the promise; the message says what it can.
         """
-        if self._calibration is None:
-            raise NotFittedError("this detector is not fitted: call fit(val_loader) first")
+        calibration = self.calibration
         if (false_alarm is None) == (max_error is None):
             raise InputError("give either false_alarm=… or max_error=…")
         if false_alarm is not None:
-            self._threshold = control_false_alarms(self._calibration, false_alarm)
+            self._threshold = control_false_alarms(calibration, false_alarm)
         elif max_error is not None:
-            self._threshold = control_error_rate(self._calibration, max_error, confidence)
+            self._threshold = control_error_rate(calibration, max_error, confidence)
         return self
 
     @property
@@ -390,37 +287,24 @@ class Detector(ABC):
             raise NotFittedError("this detector is not fitted: call fit(val_loader) first")
         return self._calibration
 
-    # -------------------------------------------------------------------- report
-
     def report(self) -> Report:
         """What was fitted, what is promised, and what looked odd; print it."""
         self._ready()
-        assert self._calibration is not None
         return Report(
             name=self.name,
             facts=dict(self._facts),
             threshold=self._threshold,
-            calibration=self._calibration,
+            calibration=self.calibration,
             findings=tuple(self._findings),
             lines=tuple(self._report_lines()),
         )
 
-    def _report_lines(self) -> list[str]:
-        """Sentences about what this method has learned."""
-        return []
-
-    # ---------------------------------------------------------------------- move
+    # ------------------------------------------------------------- move and save
 
     def to(self, device: torch.device | str) -> Self:
         """Run passes on another device; what was fitted stays, to rounding."""
-        moved = torch.device(device)
-        if moved != self.network.device:
-            self.network.move(moved)
-            if self._perturbation is not None:
-                self._perturbation.release()
+        self.engine.move(torch.device(device))
         return self
-
-    # ---------------------------------------------------------------------- save
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted detector to one safetensors file, without the model."""
@@ -449,42 +333,3 @@ class Detector(ABC):
     def restore_state(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Take what `fitted_state` gave."""
         self._state = unpack(self.state_class, values, tensors)
-
-    def prepare(self) -> None:
-        """Look at the network with synthetic inputs, so that the first score is not the slowest."""
-        if self._input_description is not None:
-            self.network.probe(synthetic_inputs(self._input_description, 4))
-            self._perturbation = self._make_perturbation(self._settings_to_score())
-
-    def noise_checksum(self) -> str | None:
-        """A hash of the noise that scoring uses, or None if it uses none."""
-        if self._perturbation is None or not self._perturbation.scales:
-            return None
-        return self._perturbation.checksum()
-
-
-def _n_passes(settings: PassSettings) -> int:
-    return settings.n_samples + 2 if settings.n_samples else 1
-
-
-def pass_counter(
-    progress: Callable[[int, int], None] | None, rows: int, settings: PassSettings
-) -> Callable[[int], None] | None:
-    """Turns "so many more inputs" into "so many of all", for a progress bar."""
-    if progress is None:
-        return None
-    done, total = 0, rows * _n_passes(settings)
-
-    def count(n: int) -> None:
-        nonlocal done
-        done += n
-        progress(done, total)
-
-    return count
-
-
-def _mark_invalid(columns: tuple[Tensor, ...], valid: Tensor) -> tuple[Tensor, ...]:
-    """+inf for scores of invalid inputs, and for scores that came out as NaN."""
-    score, *rest = columns
-    good = valid.reshape(-1, *[1] * (score.ndim - 1)) & ~score.isnan()
-    return (torch.where(good, score, math.inf), *rest)

@@ -1,18 +1,28 @@
 """What TULiP learns from passes, and what follows from it: pure functions on `Passes`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tulip_ood.detectors.fitting import splits
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics import calibration, envelope
 from tulip_ood.numerics.blocks import row_blocks
-from tulip_ood.numerics.tasks import Task
+from tulip_ood.numerics.tasks import Regression, Task
 
-__all__ = ["Features", "FittedEnvelope", "Measured", "fit_envelope", "measure", "score_passes"]
+__all__ = [
+    "Features",
+    "FittedEnvelope",
+    "Measured",
+    "fit_envelope",
+    "held_out_likelihood",
+    "measure",
+    "score_passes",
+]
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,10 @@ def fit_envelope(
     lam = setting.lam if setting.lam is not None else setting.balance * balanced
     bound, unit = measured.bound(trace_xx, lam), measured.stretch(trace_xx, lam)
     best = calibration.calibrate_j(task, passes.base, passes.noisy, unit, passes.labels)
+    j_score = setting.j if setting.j is not None else setting.j_scaling * best.j
+    if j_score == 0.0 and setting.j is None and isinstance(task, Regression):
+        # A constant variance ranks nothing. Any J > 0 ranks by S, and only the ranking matters.
+        j_score = 1.0
     features = Features.of(passes.features)
     distance = None
     if features is not None and passes.features is not None:
@@ -152,7 +166,7 @@ def fit_envelope(
         lam=lam,
         balanced_lam=balanced,
         j_star=best.j,
-        j_score=setting.j if setting.j is not None else setting.j_scaling * best.j,
+        j_score=j_score,
         j_probs=best.j,
         inactive=float((bound <= 0).to(torch.float64).mean()),
         noise_var=best.noise_var,
@@ -184,3 +198,25 @@ def score_passes(
             for rows in row_blocks(len(passes), passes.noisy[:, :1].numel())
         ]
     )
+
+
+def held_out_likelihood(
+    passes: Passes,
+    task: Task,
+    learn: Callable[[Passes], FittedEnvelope],
+    *,
+    sqrt_outputs: bool,
+) -> tuple[float, float]:
+    """Mean log-likelihood of inputs that were not learned from: plain, and enveloped at J*."""
+    totals = [0.0, 0.0]
+    parts = splits(passes)
+    for inside, held in parts:
+        state, part = learn(passes.take(inside)), passes.take(held)
+        assert part.labels is not None
+        unit = measure(part, sqrt_outputs=sqrt_outputs).stretch(state.trace_xx, state.lam)
+        for i, j in enumerate((0.0, state.j_star)):
+            totals[i] += len(held) * calibration.mean_log_likelihood(
+                task, part.base, part.noisy, j * unit, part.labels, state.noise(j)
+            )
+    n = sum(len(held) for _, held in parts)
+    return totals[0] / n, totals[1] / n

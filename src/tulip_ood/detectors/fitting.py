@@ -69,8 +69,8 @@ def learn_and_calibrate(
     task: Task,
     learn: Callable[[Passes], Any],
     score: Callable[[Any, Passes], Tensor],
-) -> tuple[Any, Calibration, Passes]:
-    """What was learned, held-out scores, and the passes that it was learned from.
+) -> tuple[Any, Calibration]:
+    """What was learned, and the scores of inputs that were held out from it.
 
     Args:
         passes: As `usable` returns them.
@@ -85,7 +85,7 @@ def learn_and_calibrate(
         >>> logits, none = torch.randn(500, 2), torch.zeros(0, 500, 2)
         >>> labels = torch.zeros(500, dtype=torch.int64)
         >>> passes = Passes(logits, none, None, None, labels, PassSettings(1.0, n_samples=0))
-        >>> _, calibration, _ = learn_and_calibrate(
+        >>> _, calibration = learn_and_calibrate(
         ...     passes,
         ...     make_task("classification"),
         ...     lambda part: part.base.mean(0),
@@ -100,14 +100,12 @@ def learn_and_calibrate(
     cross_fitted = len(parts) > 1
     scores = torch.full(wrong.shape, torch.nan, dtype=torch.float64)
     for inside, held in parts:
-        learned_from = passes.take(inside)
-        state = learn(learned_from)
+        state = learn(passes.take(inside))
         scores[held] = score(state, passes.take(held)).to(torch.float64)
     if cross_fitted:
-        learned_from = passes
         state = learn(passes)
     calibration = Calibration.of(scores, wrong, ids=passes.ids, cross_fitted=cross_fitted)
-    return state, calibration, learned_from
+    return state, calibration
 
 
 def splits(passes: Passes) -> list[tuple[Tensor, Tensor]]:

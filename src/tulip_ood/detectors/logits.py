@@ -52,6 +52,6 @@ class LogitDetector(Detector):
             x: Inputs as the model takes them, any number of them, or a `Passes` record.
         """
         if self._state is None:
-            self._take_model_as_it_is()
+            self._begin()
             self._state = Nothing()
         return super().score(x)

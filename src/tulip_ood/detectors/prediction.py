@@ -62,7 +62,7 @@ class Reason:
 
     Example:
         >>> print(Reason("ambiguous", {"entropy": 99.0}, (3, 8), (0.5, 0.4)))
-        ambiguous: the network itself wavers (entropy above 99 % of validation data; 3: 50 %, 8: 40 %)
+        ambiguous: the network itself wavers (entropy above 99 % of validation data; 3 50 %, 8 40 %)
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Reason:
         if self.kind == "invalid":
             return "invalid: the input, or what the network makes of it, is not finite"
         guesses = ", ".join(
-            f"{label}: {prob:.0%}".replace("%", " %")
+            f"{label} {100 * prob:.0f} %"
             for label, prob in zip(self.top_labels, self.top_probs, strict=True)
         )
         if not self.kind:

@@ -23,7 +23,6 @@ from tulip_ood.detectors.decision import Calibration, Threshold
 from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.errors import FileFormatError, InputError
-from tulip_ood.network.golden import synthetic_inputs
 from tulip_ood.version import __version__
 
 __all__ = ["FORMAT", "load", "read_header", "save"]
@@ -74,10 +73,10 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
         "threshold": None if threshold is None else asdict(threshold),
         "cross_fitted": calibration.cross_fitted,
         "recipe": detector._facts.get("recipe"),
-        **detector._fingerprint,
+        **detector.engine.fingerprint,
         **detector.provenance,
-        "noise_checksum": detector.noise_checksum(),
-        "inputs": detector._input_description,
+        "noise_checksum": detector.engine.noise_checksum(detector._settings_to_score()),
+        "inputs": detector.engine.inputs,
         "golden": _golden_scores(detector),
         "precision": detector.network.precision,
         "versions": {
@@ -109,9 +108,9 @@ def _content(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
 
 def _golden_scores(detector: Detector) -> list[float] | None:
     """Scores of synthetic inputs; None where the detector was fitted on passes alone."""
-    if detector._input_description is None:
+    golden = detector.engine.golden_inputs(GOLDEN_INPUTS)
+    if golden is None:
         return None
-    golden = synthetic_inputs(detector._input_description, GOLDEN_INPUTS)
     scores = detector.score(golden)
     return [float(s) for s in scores.reshape(GOLDEN_INPUTS, -1).mean(dim=1)]
 
@@ -189,6 +188,9 @@ def load(
         raise FileFormatError(
             f"{path} was altered after it was written: its content does not match its checksum"
         )
+    missing = {"method", "config", "fitted", "golden", "versions", "precision"} - header.keys()
+    if missing:
+        raise FileFormatError(f"{path} has a damaged header: no {', '.join(sorted(missing))}")
     try:
         method = METHODS[header["method"]]
     except KeyError:
@@ -209,11 +211,11 @@ def load(
             batch_size=batch_size,
         )
         _check_fingerprint(detector, header, path)
-        detector._fingerprint = {
+        detector.engine.fingerprint = {
             key: header[key] for key in ("architecture_sha256", "weights_sha256")
         }
         detector.restore_state(header["fitted"], _under("fitted.", tensors))
-        detector._input_description = header["inputs"]
+        detector.engine.inputs = header["inputs"]
         detector._facts = header["facts"]
         detector._findings = [Finding(**finding) for finding in header["findings"]]
         detector.provenance = {key: header.get(key) for key in detector.provenance}
@@ -261,8 +263,7 @@ def _check_fingerprint(
 def _check_golden(detector: Detector, header: dict[str, Any], path: str | os.PathLike[str]) -> None:
     if header["golden"] is None:
         return
-    detector.prepare()
-    if detector.noise_checksum() != header["noise_checksum"]:
+    if detector.engine.noise_checksum(detector._settings_to_score()) != header["noise_checksum"]:
         raise FileFormatError(
             f"{path} was made with other noise than this release draws (saved by tulip-ood "
             f"{header['versions']['tulip_ood']}): fit again"

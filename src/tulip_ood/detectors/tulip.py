@@ -7,28 +7,29 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from tulip_ood.detectors.base import Detector, pass_counter
+from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.engine import check_settings
 from tulip_ood.detectors.envelope_fit import (
     FittedEnvelope,
     fit_envelope,
+    held_out_likelihood,
     measure,
     score_passes,
 )
-from tulip_ood.detectors.fitting import CROSS_FIT_BELOW, splits
+from tulip_ood.detectors.fitting import CROSS_FIT_BELOW
 from tulip_ood.detectors.prediction import Prediction
-from tulip_ood.detectors.recipes import PAPER_J_SCALINGS, Recipe, Setting, recipe_named
+from tulip_ood.detectors.recipes import Recipe, Setting, recipe_named
 from tulip_ood.detectors.self_tuning import SAMPLES, Tuning, tune
-from tulip_ood.detectors.tuning import SearchSpace
+from tulip_ood.detectors.tuning import SearchSpace, what_to_search
 from tulip_ood.detectors.words import envelope_lines, look_at_envelope
 from tulip_ood.errors import InputError
-from tulip_ood.network.initial_mean import initial_mean
+from tulip_ood.network.initial_mean import InitialMean, initial_mean
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.scope import LayerScale, Scope, parameter_scales, parameters_in_scope
 from tulip_ood.numerics import envelope
-from tulip_ood.numerics.calibration import mean_log_likelihood
 from tulip_ood.numerics.tasks import Regression
 
 __all__ = ["Tulip"]
@@ -157,19 +158,22 @@ class Tulip(Detector):
         scales = parameter_scales(names, inside, self.layer_scale)
         if not scales:
             raise InputError("nothing is perturbed: scope and layer_scale leave no parameter")
-        means = initial_mean(self.network.module, self.network.parameters, self.initial_mean)
-        return Perturbation(self.network, scales, means, settings, hold=self.hold)
+        return Perturbation(self.network, scales, self._means(), settings, hold=self.hold)
+
+    def _means(self) -> InitialMean:
+        return initial_mean(self.network.module, self.network.parameters, self.initial_mean)
 
     @property
     def _uses_sqrt(self) -> bool:
         return self._recipe.sqrt_outputs if self.sqrt_outputs is None else self.sqrt_outputs
 
     def memory(self) -> int:
-        """Bytes that holding the perturbed weights takes; known after `fit`, 0 if not held."""
+        """Bytes that holding the perturbed weights takes; 0 if they are not held or not needed."""
         self._ready()
-        if not self.hold or self._settings_to_score().n_samples == 0:
+        settings = self._settings_to_score()
+        if not self.hold or settings.n_samples == 0:
             return 0
-        return self._make_perturbation(self._settings()).held_bytes
+        return self.engine.perturbation(settings).held_bytes
 
     # ---------------------------------------------------------------------- fit
 
@@ -196,53 +200,26 @@ class Tulip(Detector):
         self._recipe = recipe_named(recipe)
         self._tuning = None
         self._setting = self._recipe.setting.with_given(self.epsilon, self.lam, self.j)
-        space, ood = self._what_to_search(tune)
+        space, ood = what_to_search(
+            self._recipe, tune, epsilon=self.epsilon, lam=self.lam, j=self.j
+        )
+        self._begin()
         if isinstance(data, Passes):
-            self._take_model_as_it_is()
             if space is not None:
                 raise InputError(
                     "searching makes further passes, which needs the inputs: pass a loader, or "
                     "use recipe='balanced'"
                 )
             self._setting = replace(self._setting, epsilon=data.settings.epsilon)
-            self._check_settings(data, self._settings())
+            check_settings(data, self._settings())
             self._finish(data, None)
             return self
-        rows = self._collect(data, self._settings())
+        rows = self.engine.collect(data, self._settings(), seed=self.seed, memory=self.fit_memory)
         if space is not None:
             self._setting = self._search(rows, space, ood)
-        settings = self._settings()
-        count = pass_counter(progress, len(rows), settings)
-        self._finish(self._run_rows(rows, settings, count), rows)
+        passes = self.engine.passes_of(rows, self._settings(), seed=self.seed, progress=progress)
+        self._finish(passes, rows)
         return self
-
-    def _what_to_search(
-        self, given: Iterable[Any] | Mapping[str, Any] | Callable[[Any], Any] | None
-    ) -> tuple[SearchSpace | None, Iterable[Any] | None]:
-        """The space (None: nothing to search) and the OOD loader (None: pseudo-OOD)."""
-        if self._recipe.searches:
-            space = SearchSpace()
-        elif given is None:
-            return None, None
-        else:
-            start = self._recipe.setting
-            lam = () if start.lam is None else (start.lam,)
-            space = SearchSpace((start.epsilon,), (start.balance,), lam, (), PAPER_J_SCALINGS)
-        ood: Iterable[Any] | None = None
-        if isinstance(given, Mapping):
-            space = space.restricted(given)
-        elif callable(given) and not hasattr(given, "__iter__"):
-            space = space.restricted({"kinds": (given,)})
-        elif given is not None:
-            ood = given
-        fixed: dict[str, Any] = {}
-        if self.epsilon is not None:
-            fixed["epsilon"] = (self.epsilon,)
-        if self.lam is not None:
-            fixed["lam"] = (self.lam,)
-        if self.j is not None:
-            fixed |= {"j": (self.j,), "j_scaling": ()}
-        return space.restricted(fixed), ood
 
     def _search(self, rows: Rows, space: SearchSpace, ood: Iterable[Any] | None) -> Setting:
         learned_from = len(rows) if len(rows) < CROSS_FIT_BELOW else len(rows) // 2
@@ -255,6 +232,8 @@ class Tulip(Detector):
         perturbation = self._make_perturbation(settings)
         perturbation.hold = False
         fallback = recipe_named("balanced").setting.with_given(self.epsilon, self.lam, self.j)
+        if isinstance(self.task, Regression):
+            fallback = replace(fallback, balance=0.0)  # see the finding "regression-drift"
         self._tuning = tune(
             perturbation,
             rows.take(range(learned_from)),
@@ -262,7 +241,7 @@ class Tulip(Detector):
             space,
             fallback,
             sqrt_outputs=self._uses_sqrt,
-            batch_size=self.batch_size,
+            batch_size=self.engine.batch_size,
             seed=self.seed,
             ood=held_ood,
         )
@@ -274,8 +253,10 @@ class Tulip(Detector):
     def _score(self, state: FittedEnvelope, passes: Passes) -> Tensor:
         return score_passes(passes, self.task, self.score_name, state, sqrt_outputs=self._uses_sqrt)
 
-    def _judge(self, passes: Passes, learned_from: Passes) -> None:
-        plain, enveloped = self._held_out_likelihood(passes)
+    def _judge(self, passes: Passes) -> None:
+        plain, enveloped = held_out_likelihood(
+            passes, self.task, self._learn, sqrt_outputs=self._uses_sqrt
+        )
         if self._state.j_probs > 0 and enveloped < plain:
             self._state = replace(self._state, j_probs=0.0)
         self._facts |= {
@@ -284,34 +265,19 @@ class Tulip(Detector):
             "held_out_nll_tulip": -enveloped,
         }
         assert passes.labels is not None
-        assert self._perturbation is not None or passes.settings.n_samples
         noisy = [self.task.performance(logits, passes.labels) for logits in passes.noisy]
         self._facts["noisy_performance"] = sum(noisy) / len(noisy)
         chance = self.task.chance(passes.base, passes.labels)
-        guesses = () if self._perturbation is None else self._perturbation.means.guesses
         self._findings += look_at_envelope(
-            self._state, self._facts, chance, self._tuning, guesses, self.score_name
+            self._state, self._facts, chance, self._tuning, self._means().guesses, self.score_name
         )
-        if self._state.j_score == 0.0 and self._perturbation is not None:
-            self._perturbation.release()
-
-    def _held_out_likelihood(self, passes: Passes) -> tuple[float, float]:
-        """Mean log-likelihood of held-out inputs: plain, and with the envelope at J*."""
-        totals = [0.0, 0.0]
-        parts = splits(passes)
-        for inside, held in parts:
-            state: FittedEnvelope = (
-                self._state if len(parts) == 1 else self._learn(passes.take(inside))
+        if isinstance(self.task, Regression) and self._recipe.name == "balanced-1":
+            self._find(
+                "regression-drift",
+                "for regression the drift D grows with the size of the output, which says nothing "
+                "about how sure it is: a balanced λ can rank far inputs as sure. Use recipe='self' "
+                "or lam=0",
             )
-            part = passes.take(held)
-            assert part.labels is not None
-            unit = measure(part, sqrt_outputs=self._uses_sqrt).stretch(state.trace_xx, state.lam)
-            for i, j in enumerate((0.0, state.j_star)):
-                totals[i] += len(held) * mean_log_likelihood(
-                    self.task, part.base, part.noisy, j * unit, part.labels, state.noise(j)
-                )
-        n = sum(len(held) for _, held in parts)
-        return totals[0] / n, totals[1] / n
 
     # ------------------------------------------------------------------ predict
 
@@ -352,7 +318,7 @@ class Tulip(Detector):
             )
 
         settings = self._settings().with_(n_samples=0) if one_pass else self._settings()
-        score, label, probs, entropy, bound, stretch, distance, spread = self._over(
+        score, label, probs, entropy, bound, stretch, distance, spread = self.engine.over(
             x, settings, judge
         )
         quantities = {
@@ -385,7 +351,7 @@ class Tulip(Detector):
             samples = envelope.samples(passes.base, passes.noisy, stretch)
             return measured.trace, samples.movedim(0, 1)
 
-        return self._over(x, self._settings(), draw)[1].movedim(1, 0)
+        return self.engine.over(x, self._settings(), draw)[1].movedim(1, 0)
 
     def _report_lines(self) -> list[str]:
         return envelope_lines(
@@ -393,7 +359,7 @@ class Tulip(Detector):
             self._settings(),
             self._facts,
             self._tuning,
-            means=None if self._perturbation is None else self._perturbation.means,
+            means=self._means(),
             held_bytes=self.memory(),
         )
 

@@ -4,7 +4,7 @@ Every setting gets its AUROC of validation inputs against each kind of pseudo-OO
 best mean rank over the kinds wins. Passes are made once for each ε, everything else is arithmetic.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from tulip_ood.detectors.envelope_fit import measure
-from tulip_ood.detectors.recipes import Setting
+from tulip_ood.detectors.recipes import PAPER_J_SCALINGS, Recipe, Setting
 from tulip_ood.errors import InputError
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics import calibration, envelope, metrics
 from tulip_ood.numerics.blocks import row_blocks
 from tulip_ood.numerics.tasks import Task
 
-__all__ = ["Candidate", "SearchSpace", "best_setting", "candidates", "mean_ranks"]
+__all__ = ["Candidate", "SearchSpace", "best_setting", "candidates", "mean_ranks", "what_to_search"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,56 @@ class SearchSpace:
         for name, value in given.items():
             values[name] = tuple(value) if isinstance(value, Sequence) else (value,)
         return SearchSpace(**values)
+
+
+def what_to_search(
+    recipe: Recipe,
+    given: Iterable[Any] | Mapping[str, Any] | Callable[[Any], Any] | None,
+    *,
+    epsilon: float | None,
+    lam: float | None,
+    j: float | None,
+) -> tuple[SearchSpace | None, Iterable[Any] | None]:
+    """The space (None: nothing to search) and the OOD loader (None: pseudo-OOD).
+
+    Args:
+        recipe: Where the search starts, or that there is none.
+        given: What `fit(tune=…)` was given.
+        epsilon: What the user has set, and so is never searched.
+        lam: Likewise.
+        j: Likewise.
+
+    Example:
+        >>> from tulip_ood.detectors.recipes import recipe_named
+        >>> what_to_search(recipe_named("balanced"), None, epsilon=None, lam=None, j=None)
+        (None, None)
+        >>> space, _ = what_to_search(recipe_named("self"), None, epsilon=0.01, lam=None, j=None)
+        >>> space.epsilon
+        (0.01,)
+    """
+    start = recipe.setting
+    if recipe.searches:
+        space = SearchSpace()
+    elif given is None:
+        return None, None
+    else:
+        alone = () if start.lam is None else (start.lam,)
+        space = SearchSpace((start.epsilon,), (start.balance,), alone, (), PAPER_J_SCALINGS)
+    ood: Iterable[Any] | None = None
+    if isinstance(given, Mapping):
+        space = space.restricted(given)
+    elif callable(given) and not hasattr(given, "__iter__"):
+        space = space.restricted({"kinds": (given,)})
+    elif given is not None:
+        ood = given
+    fixed: dict[str, Any] = {}
+    if epsilon is not None:
+        fixed["epsilon"] = (epsilon,)
+    if lam is not None:
+        fixed["lam"] = (lam,)
+    if j is not None:
+        fixed |= {"j": (j,), "j_scaling": ()}
+    return space.restricted(fixed), ood
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,15 @@ def look_at_envelope(
     """Degenerate results of a fit."""
     found: list[Finding] = []
     if fitted.j_score == 0.0 and score != "bound":
-        why = (
-            "the likelihood on validation data is highest without any perturbation (the network "
-            "is not over-confident)"
-            if tuning is None
-            else "no perturbation ranked better on the pseudo-OOD"
-        )
+        if tuning is not None:
+            why = "no perturbation ranked better on the pseudo-OOD"
+        elif fitted.inactive >= _NEARLY_ALL:
+            why = "the bound is hardly ever positive, so the likelihood does not depend on J"
+        else:
+            why = (
+                "the likelihood on validation data is highest without any perturbation (the "
+                "network is not over-confident)"
+            )
         found.append(
             Finding(
                 "j-zero",
@@ -61,7 +64,8 @@ def look_at_envelope(
             Finding(
                 "fallback-balanced",
                 f"fewer than three kinds of pseudo-OOD were left (dropped because the network "
-                f"keeps its answers on them: {dropped}): the recipe 'balanced' was used instead. "
+                f"keeps its answers on them: {dropped}): nothing was searched, λ is "
+                f"{_ratio(fitted.lam, fitted.balanced_lam)} × balanced and J is J*. "
                 f"Pass tune=… with OOD data or kinds of your own to search",
             )
         )
@@ -83,7 +87,7 @@ def envelope_lines(
     facts: dict[str, Any],
     tuning: Tuning | None,
     *,
-    means: InitialMean | None,
+    means: InitialMean,
     held_bytes: int,
 ) -> list[str]:
     """The fit, one sentence a line."""
@@ -112,7 +116,7 @@ def envelope_lines(
     if tuning is not None and tuning.spoiled:
         spoiled = ", ".join(f"{eps:g} ({acc:.1%})" for eps, acc in tuning.spoiled.items())
         lines.append(f"ε dropped because the noisy network is too often wrong: {spoiled}")
-    if means is not None and means.values:
+    if means.values:
         lines.append(f"initial means other than 0: {_means(means)}")
     if held_bytes:
         lines.append(f"perturbed weights held in memory: {held_bytes / 1e6:.1f} MB")

@@ -103,7 +103,7 @@ def _by_owner(owner: nn.Module, leaf: str, value: Tensor) -> tuple[float, str]:
     if "layerscale" in kind.lower() or "layer_scale" in leaf:
         return _layer_scale(owner), ""
     if "norm" in kind.lower() and "bias" not in leaf and leaf != "beta" and value.ndim <= 1:
-        mean = 1.0 if float(value.double().mean()) > 0.5 else 0.0
+        mean = 1.0 if float(value.detach().double().mean()) > 0.5 else 0.0
         return mean, f"{kind} is not PyTorch's own; its scale is taken to have begun at {mean:g}"
     return 0.0, ""
 

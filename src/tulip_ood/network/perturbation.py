@@ -6,6 +6,7 @@ and wrappers do not change it, and tied parameters share one draw.
 
 import hashlib
 import logging
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -52,6 +53,11 @@ class PassSettings:
             raise InputError(f"delta must be positive, got {self.delta}")
         if self.n_samples < 0:
             raise InputError(f"n_samples must not be negative, got {self.n_samples}")
+
+    @property
+    def n_passes(self) -> int:
+        """Forward passes for an input: base, M noisy, drift; or the base alone."""
+        return self.n_samples + 2 if self.n_samples else 1
 
     def sample(self, i: int) -> tuple[int, float]:
         """Which pair noisy pass i belongs to, and its sign."""
@@ -103,6 +109,7 @@ class Perturbation:
         self.settings = settings
         self.hold = hold
         self._held: list[dict[str, Tensor]] | None = None
+        self._lock = threading.Lock()
 
     @property
     def held_bytes(self) -> int:
@@ -166,20 +173,17 @@ class Perturbation:
         return self.moved(step, epsilon * self.settings.delta)
 
     def _hold(self) -> list[dict[str, Tensor]]:
-        if self._held is None:
-            _log.info(
-                "holding %d perturbed copies of %d parameters: %.1f MB",
-                self.settings.n_samples + 1,
-                len(self.scales),
-                self.held_bytes / 1e6,
-            )
-            epsilon = self.settings.epsilon
-            self._held = [*self.noisy(epsilon), self._drifted(epsilon)]
-        return self._held
-
-    def release(self) -> None:
-        """Forget held copies (they are made again when needed)."""
-        self._held = None
+        with self._lock:
+            if self._held is None:
+                _log.info(
+                    "holding %d perturbed copies of %d parameters: %.1f MB",
+                    self.settings.n_samples + 1,
+                    len(self.scales),
+                    self.held_bytes / 1e6,
+                )
+                epsilon = self.settings.epsilon
+                self._held = [*self.noisy(epsilon), self._drifted(epsilon)]
+            return self._held
 
     def checksum(self) -> str:
         """A short hash of the noise's bits: differs if another release draws other numbers."""

@@ -1,0 +1,41 @@
+# Every target works from a clean clone, may be run twice, and stands a path with spaces in it
+# (only relative paths are used).
+PYTHON ?= python3
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
+CHECKED := src tests benchmarks
+
+.PHONY: help demo test check clean
+.DEFAULT_GOAL := help
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-zA-Z_-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
+
+$(VENV)/bin/python:
+	@echo "==> making a virtual environment in $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "==> installing tulip-ood with the extra 'demo', versions from constraints.txt"
+	$(PIP) install --constraint constraints.txt --editable '.[demo]'
+	@touch $(VENV)/.demo
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "==> installing tulip-ood with the extra 'dev', versions from constraints.txt"
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@touch $(VENV)/.dev
+
+demo: $(VENV)/.demo ## Train a small network, put TULiP on it, write tulip-demo/report.html
+	$(VENV)/bin/python -m tulip_ood demo --out tulip-demo
+
+test: $(VENV)/.dev ## Everything that continuous integration checks
+	@echo "==> ruff"
+	$(VENV)/bin/python -m ruff check $(CHECKED)
+	$(VENV)/bin/python -m ruff format --check $(CHECKED)
+	@echo "==> mypy --strict"
+	$(VENV)/bin/python -m mypy
+	@echo "==> pytest (tests and docstring examples, warnings are errors)"
+	$(VENV)/bin/python -m pytest
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) tulip-demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

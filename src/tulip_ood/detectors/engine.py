@@ -1,0 +1,218 @@
+"""From inputs to passes: the machinery between a detector and its network.
+
+Holds the private network and its perturbed weights, notices when the user's model has changed,
+collects validation data, and runs passes over any number of inputs in bounded memory.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tulip_ood.errors import InputError, ModelError
+from tulip_ood.network import inputs as structures
+from tulip_ood.network.golden import check_alike, describe_inputs, synthetic_inputs
+from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.network import Network
+from tulip_ood.network.passes import Passes, dense_labels, dense_positions, run_passes
+from tulip_ood.network.perturbation import PassSettings, Perturbation
+from tulip_ood.network.rows import Rows, collect_rows
+
+__all__ = ["Engine"]
+
+_CHUNK_BYTES = 128 << 20  # logits of all passes that are in memory at once while scoring
+
+
+class Engine:
+    """Runs the passes of one detector.
+
+    Args:
+        network: The user's network behind glass.
+        make_perturbation: What is done to it, for given settings; called after the first look.
+        batch_size: Inputs in one forward pass; by default 64 on a CPU, 256 elsewhere.
+
+    Attributes:
+        inputs: The structure and ranges of the inputs that were fitted on, or None.
+        fingerprint: The network's, when it was fitted.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> tulip_ood.detectors.MSP(torch.nn.Linear(2, 2)).engine.batch_size
+        64
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        make_perturbation: Callable[[PassSettings], Perturbation],
+        batch_size: int | None,
+    ) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, got {batch_size}")
+        self.network = network
+        self.inputs: dict[str, Any] | None = None
+        self.fingerprint: dict[str, str] = {}
+        self._make_perturbation = make_perturbation
+        self._batch_size = batch_size
+        self._perturbation: Perturbation | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def batch_size(self) -> int:
+        """Inputs in one forward pass."""
+        if self._batch_size is not None:
+            return self._batch_size
+        return 64 if self.network.device.type == "cpu" else 256
+
+    # -------------------------------------------------------------------- model
+
+    def take_model(self) -> None:
+        """Take the user's weights as they are now: the beginning of a fit."""
+        with self._lock:
+            if self.network.stale:
+                self.network.refresh()
+            self.fingerprint = self.network.fingerprint()
+            self._perturbation = None
+
+    def check_model(self) -> None:
+        """Refuse if the weights have changed since; a model that only moved is taken up again."""
+        with self._lock:
+            if not self.network.stale:
+                return
+            now = self.network.fingerprint()
+            if now["weights_sha256"] != self.fingerprint["weights_sha256"]:
+                raise ModelError(
+                    "the model's weights have changed since this detector was fitted: fit it "
+                    "again, or put the old weights back"
+                )
+            self.network.refresh()
+            self._perturbation = None
+
+    def move(self, device: torch.device) -> None:
+        """Run passes on another device from now on."""
+        with self._lock:
+            if device != self.network.device:
+                self.network.move(device)
+                self._perturbation = None
+
+    def perturbation(self, settings: PassSettings) -> Perturbation:
+        """The perturbed weights for some settings; the last ones are kept."""
+        with self._lock:
+            if self._perturbation is None or self._perturbation.settings != settings:
+                self._perturbation = self._make_perturbation(settings)
+            return self._perturbation
+
+    # ----------------------------------------------------------------- fit data
+
+    def collect(
+        self, data: Iterable[Any], settings: PassSettings, *, seed: int, memory: int
+    ) -> Rows:
+        """Hold labelled validation inputs, and look at the network with the first of them."""
+
+        def bytes_of_logits(inputs: Inputs) -> int:
+            return 4 * self.network.probe(inputs).outputs_per_input * settings.n_passes
+
+        rows = collect_rows(data, seed=seed, memory=memory, row_cost=bytes_of_logits)
+        self.inputs = describe_inputs(rows.first(16))
+        return rows
+
+    def passes_of(
+        self,
+        rows: Rows,
+        settings: PassSettings,
+        *,
+        seed: int,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Passes:
+        """All passes over held rows, with their labels (at some positions, for dense outputs)."""
+        positions = dense_positions(self.network.task, len(rows), seed)
+        return run_passes(
+            self.perturbation(settings),
+            rows,
+            batch_size=self.batch_size,
+            positions=positions,
+            labels=None if rows.labels is None else dense_labels(rows.labels, positions),
+            progress=_counter(progress, len(rows) * settings.n_passes),
+        )
+
+    # ------------------------------------------------------------------- scoring
+
+    def over(
+        self,
+        x: Inputs | Passes,
+        settings: PassSettings,
+        function: Callable[[Passes], tuple[Tensor, ...]],
+    ) -> tuple[Tensor, ...]:
+        """Apply a function of passes to any number of inputs, a bounded number at a time.
+
+        The first tensor of its result is the score: it becomes +inf for inputs that are not
+        finite themselves, or whose logits are not.
+        """
+        if isinstance(x, Passes):
+            check_settings(x, settings)
+            return _mark_invalid(function(x), x.finite)
+        inputs = structures.map_tensors(lambda t: t.detach(), x)
+        if structures.count_rows(inputs) == 0:
+            raise InputError("there are no inputs to score")
+        if self.inputs is not None:
+            check_alike(inputs, self.inputs)
+        outputs = self.network.probe(inputs).outputs_per_input
+        perturbation = self.perturbation(settings)
+        parts = []
+        for chunk in structures.chunks(inputs, self._chunk_rows(outputs * settings.n_passes)):
+            passes = run_passes(perturbation, chunk, batch_size=self.batch_size)
+            valid = passes.finite & structures.finite_rows(chunk)
+            parts.append(_mark_invalid(function(passes), valid))
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+    def _chunk_rows(self, numbers_per_row: int) -> int:
+        """A whole number of batches, so that chunks do not change which inputs go together."""
+        fitting = _CHUNK_BYTES // (4 * numbers_per_row)
+        return max(1, fitting // self.batch_size) * self.batch_size
+
+    # --------------------------------------------------------------------- files
+
+    def golden_inputs(self, n: int) -> Inputs | None:
+        """Synthetic inputs like those that were fitted on; None if those were never seen."""
+        return None if self.inputs is None else synthetic_inputs(self.inputs, n)
+
+    def noise_checksum(self, settings: PassSettings) -> str | None:
+        """A hash of the noise of these settings, or None if there is none."""
+        if self.inputs is None or not settings.n_samples:
+            return None
+        self.network.probe(self.golden_inputs(4))
+        return self.perturbation(settings).checksum()
+
+
+def check_settings(passes: Passes, settings: PassSettings) -> None:
+    """Refuse passes that were made in another way than a detector needs."""
+    if settings.n_samples and passes.settings != settings:
+        raise InputError(
+            f"these passes were made with {passes.settings}, but this detector needs {settings}"
+        )
+
+
+def _counter(
+    progress: Callable[[int, int], None] | None, total: int
+) -> Callable[[int], None] | None:
+    """Turns "so many more inputs" into "so many of all", for a progress bar."""
+    if progress is None:
+        return None
+    done = 0
+
+    def count(n: int) -> None:
+        nonlocal done
+        done += n
+        progress(done, total)
+
+    return count
+
+
+def _mark_invalid(columns: tuple[Tensor, ...], valid: Tensor) -> tuple[Tensor, ...]:
+    """+inf for scores of invalid inputs, and for scores that came out as NaN."""
+    score, *rest = columns
+    good = valid.reshape(-1, *[1] * (score.ndim - 1)) & ~score.isnan()
+    return (torch.where(good, score, math.inf), *rest)

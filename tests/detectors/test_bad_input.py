@@ -1,0 +1,190 @@
+"""Bad input gets a clear error, or a score that is marked as invalid; nothing else is lost."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tulip_ood
+from tulip_ood.errors import InputError, ModelError, NotFittedError, TulipWarning
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(scope="module")
+def fitted(request: pytest.FixtureRequest) -> Any:
+    problem = request.getfixturevalue("vectors")
+    return tulip_ood.Tulip(problem.model).fit(problem.loader(), recipe="balanced")
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_a_bad_input_is_marked_and_its_neighbours_are_not_touched(
+    fitted: Any, vectors: Any, bad: float
+) -> None:
+    x = vectors.test[0][:8].clone()
+    expected = fitted.score(x)
+    x[3, 1] = bad
+    score = fitted.score(x)
+    assert score[3] == math.inf
+    others = torch.arange(8) != 3
+    torch.testing.assert_close(score[others], expected[others], rtol=1e-6, atol=1e-9)
+    result = fitted.predict(x)
+    assert not result.accepted[3]
+    assert result.p_value[3] == 0
+    assert result.reason[3].kind == "invalid"
+    assert "not finite" in str(result.reason[3])
+
+
+def test_only_bad_inputs(fitted: Any) -> None:
+    assert (fitted.score(torch.full((3, 2), NAN)) == math.inf).all()
+
+
+def test_bad_rows_are_left_out_of_a_fit_and_said(vectors: Any) -> None:
+    x, y = vectors.val[0].clone(), vectors.val[1]
+    x[:7, 0] = NAN
+    with pytest.warns(TulipWarning, match="7 inputs with NaN or Inf were left out"):
+        detector = tulip_ood.Tulip(vectors.model).fit([(x, y)], recipe="balanced")
+    assert detector._facts["n_validation"] == len(x) - 7
+
+
+def test_nothing_to_fit_on(vectors: Any) -> None:
+    detector = tulip_ood.Tulip(vectors.model)
+    x, y = vectors.val
+    with pytest.raises(InputError, match="the loader gave no inputs"):
+        detector.fit([])
+    with pytest.raises(InputError, match="all 600 inputs hold NaN or Inf"):
+        detector.fit([(x * NAN, y)])
+    with pytest.raises(InputError, match="expected a loader"):
+        detector.fit(3)
+    with pytest.raises(InputError, match=r"batch must be \(inputs, labels\)"):
+        detector.fit([x])
+    with pytest.raises(InputError, match="got tuple of length 3"):
+        detector.fit([(x, x, y)])
+    with pytest.raises(InputError, match="key 'labels' or 'label'; got x"):
+        detector.fit([{"x": x}])
+
+
+def test_a_pair_of_tensors_is_one_batch(vectors: Any) -> None:
+    one = tulip_ood.Tulip(vectors.model).fit(vectors.val, recipe="balanced")
+    other = tulip_ood.Tulip(vectors.model).fit(vectors.loader(), recipe="balanced")
+    assert torch.equal(one.score(vectors.ood), other.score(vectors.ood))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y: y + 1, r"labels must lie in 0…2 because the network has 3 outputs, but \d+ of"),
+        (lambda y: y - 1, "from -1 to 1"),
+        (lambda y: y + 0.5, "whole class numbers"),
+        (lambda y: torch.nn.functional.one_hot(y), r"labels.argmax\(1\)"),
+        (lambda y: y[:5], "every input needs a label"),
+        (lambda y: y[:, None, None], "labels must have the shape"),
+        (lambda y: torch.ones_like(y), "all 600 validation labels are class 1"),
+    ],
+)
+def test_labels_that_do_not_fit(vectors: Any, change: Any, message: str) -> None:
+    x, y = vectors.val
+    with pytest.raises(InputError, match=message):
+        tulip_ood.Tulip(vectors.model).fit([(x, change(y))], recipe="balanced")
+
+
+def test_too_few_inputs(vectors: Any) -> None:
+    x, y = vectors.val
+    with pytest.raises(InputError, match="at least 20 validation inputs .*, got 15"):
+        tulip_ood.Tulip(vectors.model).fit([(x[:15], y[:15])], recipe="balanced")
+
+
+class Fragile(nn.Module):
+    """Finite as trained; NaN as soon as its weight moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.net = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) + (1.0 - (self.scale - 1).abs() * 1e8).sqrt() - 1.0
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")  # its answers are random
+def test_logits_that_break_under_perturbation(vectors: Any) -> None:
+    with pytest.raises(
+        ModelError, match=r"perturbed network gives NaN or Inf at epsilon 0.005.*layer_scale"
+    ):
+        tulip_ood.Tulip(Fragile()).fit(vectors.loader(), recipe="balanced")
+    kept = tulip_ood.Tulip(Fragile(), layer_scale={"scale": 0})
+    assert kept.fit(vectors.loader(), recipe="balanced").score(vectors.ood).isfinite().all()
+
+
+def test_a_network_that_gives_nan(vectors: Any) -> None:
+    model = nn.Linear(2, 3)
+    with torch.no_grad():
+        model.weight.fill_(NAN)
+    with pytest.raises(ModelError, match="the network itself gives NaN"):
+        tulip_ood.Tulip(model).fit(vectors.loader(), recipe="balanced")
+
+
+def test_inputs_of_another_shape(fitted: Any, vectors: Any) -> None:
+    with pytest.raises(InputError, match=r"add the batch dimension, x.unsqueeze\(0\)"):
+        fitted.score(vectors.ood[0])
+    with pytest.raises(InputError, match=r"fitted on inputs of shape \[N, 2\], got \[N, 2, 2\]"):
+        fitted.score(torch.zeros(3, 2, 2))
+    with pytest.raises(InputError, match="no inputs to score"):
+        fitted.score(vectors.ood[:0])
+    with pytest.raises(InputError, match="must be a tensor, or a tuple or mapping"):
+        fitted.score("image.png")
+
+
+def test_before_fitting(vectors: Any) -> None:
+    detector = tulip_ood.Tulip(vectors.model)
+    for call in (
+        lambda: detector.score(vectors.ood),
+        lambda: detector.predict(vectors.ood),
+        lambda: detector.report(),
+        lambda: detector.set_threshold(false_alarm=0.1),
+        lambda: detector.save("nowhere.safetensors"),
+        lambda: detector.memory(),
+    ):
+        with pytest.raises(NotFittedError, match=r"call fit\(val_loader\) first"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"score": "entropy"}, "choose from ent, msp, gen, mls, ebo, bound"),
+        ({"n_samples": 0}, "n_samples must be at least 1"),
+        ({"epsilon": 0.0}, "epsilon must be positive"),
+        ({"epsilon": NAN}, "epsilon must be positive"),
+        ({"delta": -1.0}, "delta must be positive"),
+        ({"lam": -1.0}, "lam must be finite and not negative"),
+        ({"j": INF}, "j must be finite and not negative"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"task": "clustering"}, "unknown task 'clustering'"),
+    ],
+)
+def test_arguments_that_make_no_sense(vectors: Any, arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tulip_ood.Tulip(vectors.model, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"scope": "layer9.*"}, r"scope 'layer9.\*' fits no parameter; use all, head"),
+        ({"layer_scale": {"body.*": 2.0}}, "layer_scale names 'body.*'"),
+        ({"layer_scale": {"0.*": -1.0}}, "finite and not negative"),
+        ({"layer_scale": lambda name: 0.0}, "nothing is perturbed"),
+        ({"initial_mean": {"0.wieght": 1.0}}, "did you mean 0.weight"),
+        ({"initial_mean": {"0.weight": torch.zeros(3)}}, r"has the shape \[3\]"),
+    ],
+)
+def test_what_names_no_parameter(vectors: Any, arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tulip_ood.Tulip(vectors.model, **arguments).fit(vectors.loader(), recipe="balanced")
+
+
+def test_numpy_inputs_are_welcome(fitted: Any, vectors: Any) -> None:
+    assert torch.equal(fitted.score(vectors.ood.numpy()), fitted.score(vectors.ood))

@@ -1,0 +1,252 @@
+"""Detector files: what goes in comes out, and everything else is refused with the reason."""
+
+import copy
+import json
+import pickletools
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tulip_ood
+from tulip_ood.detectors import saving
+from tulip_ood.errors import FileFormatError, InputError
+
+
+@pytest.fixture(scope="module")
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    problem = request.getfixturevalue("images")
+    detector = tulip_ood.Tulip(problem.model).fit(problem.loader())
+    detector.set_threshold(false_alarm=0.1)
+    path = tmp_path_factory.mktemp("saved") / "detector.safetensors"
+    detector.save(path)
+    return detector, path
+
+
+def header_of(path: Path) -> dict[str, Any]:
+    raw = path.read_bytes()
+    (size,) = struct.unpack("<Q", raw[:8])
+    found: dict[str, Any] = json.loads(json.loads(raw[8 : 8 + size])["__metadata__"]["tulip"])
+    return found
+
+
+def rewrite(path: Path, target: Path, change: Any, *, checksum: bool = True) -> Path:
+    """The same file with another header."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = json.loads(file.metadata()["tulip"])
+    change(header, tensors)
+    if checksum:
+        header["content_sha256"] = saving._content(header, tensors)
+    save_file(tensors, target, metadata={"tulip": json.dumps(header)})
+    return target
+
+
+def test_a_loaded_detector_is_the_saved_one(saved: Any, images: Any) -> None:
+    detector, path = saved
+    again = tulip_ood.load(path, images.model)
+    assert torch.equal(again.score(images.ood), detector.score(images.ood))
+    one, two = again.predict(images.ood), detector.predict(images.ood)
+    for name in ("label", "probs", "p_value", "accepted", "bound", "stretch"):
+        assert torch.equal(getattr(one, name), getattr(two, name)), name
+    assert [str(r) for r in one.reason] == [str(r) for r in two.reason]
+    assert again.threshold == detector.threshold
+    assert again.report().to_dict() == detector.report().to_dict()
+    again.set_threshold(false_alarm=0.2)
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+@pytest.mark.parametrize("method", [m.name for m in tulip_ood.detectors.available()])
+def test_every_method_can_be_saved(method: str, images: Any, tmp_path: Path) -> None:
+    detector = tulip_ood.detectors.make(method, images.model).fit(images.loader())
+    detector.save(tmp_path / "d.safetensors")
+    again = tulip_ood.load(tmp_path / "d.safetensors", images.model)
+    assert type(again) is type(detector)
+    assert torch.equal(again.score(images.ood), detector.score(images.ood))
+    assert torch.equal(again.calibration.scores, detector.calibration.scores)
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_settings_survive(images: Any, tmp_path: Path) -> None:
+    start = {n: 0.9 * p.detach() for n, p in images.model.named_parameters()}
+    detector = tulip_ood.Tulip(
+        images.model,
+        score="gen",
+        n_samples=3,
+        delta=4.0,
+        scope=["3.*", "4.*", "7.*"],
+        layer_scale=lambda name: 0.5 if name.startswith("4") else 1.0,
+        initial_mean=start,
+        seed=11,
+        antithetic=False,
+        hold=False,
+    ).fit(images.loader(), recipe="balanced")
+    detector.save(tmp_path / "d.safetensors")
+    again = tulip_ood.load(tmp_path / "d.safetensors", images.model)
+    assert torch.equal(again.score(images.ood), detector.score(images.ood))
+    assert again._settings() == detector._settings()
+
+
+def test_there_is_no_pickle_in_the_file(saved: Any) -> None:
+    raw = saved[1].read_bytes()
+    with pytest.raises(ValueError, match=r".*"):
+        list(pickletools.genops(raw))
+    assert b"torch._utils" not in raw
+
+
+def test_the_header_says_what_the_file_is(saved: Any) -> None:
+    header = header_of(saved[1])
+    assert header["format"] == 1
+    assert header["recipe"] == "self-1"
+    assert len(header["golden"]) == 16
+    assert {"weights_sha256", "architecture_sha256", "noise_checksum", "versions", "fitted"} <= set(
+        header
+    )
+    assert header["model_spec"] is None
+    assert saving.read_header(saved[1]) == header
+
+
+def test_another_model_is_refused(saved: Any, images: Any) -> None:
+    changed = copy.deepcopy(images.model)
+    with torch.no_grad():
+        changed[0].weight[0, 0, 0, 0] += 1e-3
+    with pytest.raises(FileFormatError, match="fitted on other weights.*--like"):
+        tulip_ood.load(saved[1], changed)
+    statistics = copy.deepcopy(images.model)
+    statistics[1].running_mean += 1e-3
+    with pytest.raises(FileFormatError, match="fitted on other weights"):
+        tulip_ood.load(saved[1], statistics)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    with pytest.raises(FileFormatError, match="another architecture"):
+        tulip_ood.load(saved[1], other)
+
+
+def test_a_truncated_file_is_refused(saved: Any, images: Any, tmp_path: Path) -> None:
+    raw = saved[1].read_bytes()
+    for size in (0, 4, 100, len(raw) // 2, len(raw) - 1):
+        broken = tmp_path / "broken.safetensors"
+        broken.write_bytes(raw[:size])
+        with pytest.raises(FileFormatError, match="damaged or no detector file"):
+            tulip_ood.load(broken, images.model)
+
+
+def test_altered_bytes_are_refused(saved: Any, images: Any, tmp_path: Path) -> None:
+    raw = bytearray(saved[1].read_bytes())
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        where = int(torch.randint(len(raw), (1,), generator=generator))
+        altered = bytearray(raw)
+        altered[where] ^= 1
+        path = tmp_path / "altered.safetensors"
+        path.write_bytes(altered)
+        with pytest.raises(FileFormatError):
+            tulip_ood.load(path, images.model)
+
+
+def test_an_altered_number_is_refused(saved: Any, images: Any, tmp_path: Path) -> None:
+    def tamper(header: Any, tensors: Any) -> None:
+        header["threshold"]["value"] = 99.0
+
+    path = rewrite(saved[1], tmp_path / "t.safetensors", tamper, checksum=False)
+    with pytest.raises(FileFormatError, match="altered after it was written"):
+        tulip_ood.load(path, images.model)
+
+
+def test_golden_inputs_that_score_otherwise_are_refused(
+    saved: Any, images: Any, tmp_path: Path
+) -> None:
+    def tamper(header: Any, tensors: Any) -> None:
+        header["fitted"]["trace_xx"] *= 1.5
+
+    path = rewrite(saved[1], tmp_path / "t.safetensors", tamper)
+    with pytest.raises(FileFormatError, match="does not score its golden inputs as it did"):
+        tulip_ood.load(path, images.model)
+
+
+def test_other_noise_is_named(saved: Any, images: Any, tmp_path: Path) -> None:
+    def tamper(header: Any, tensors: Any) -> None:
+        header["noise_checksum"] = "0" * 32
+
+    path = rewrite(saved[1], tmp_path / "t.safetensors", tamper)
+    with pytest.raises(FileFormatError, match="other noise than this release draws"):
+        tulip_ood.load(path, images.model)
+
+
+def test_a_newer_format_is_refused(saved: Any, images: Any, tmp_path: Path) -> None:
+    def tamper(header: Any, tensors: Any) -> None:
+        header["format"] = 2
+        header["versions"]["tulip_ood"] = "9.0"
+
+    path = rewrite(saved[1], tmp_path / "t.safetensors", tamper)
+    with pytest.raises(FileFormatError, match=r"format 2, made by tulip-ood 9.0.*upgrade"):
+        tulip_ood.load(path, images.model)
+
+
+@pytest.mark.parametrize("missing", ["config", "fitted", "golden", "threshold", "inputs"])
+def test_a_header_with_a_hole_is_refused(
+    saved: Any, images: Any, tmp_path: Path, missing: str
+) -> None:
+    path = rewrite(saved[1], tmp_path / "t.safetensors", lambda h, t: h.pop(missing))
+    with pytest.raises(FileFormatError):
+        tulip_ood.load(path, images.model)
+
+
+def test_other_files_are_refused(images: Any, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(1)}, tmp_path / "weights.safetensors")
+    with pytest.raises(FileFormatError, match="but not of a detector"):
+        tulip_ood.load(tmp_path / "weights.safetensors", images.model)
+    with pytest.raises(FileFormatError, match="there is no detector file"):
+        tulip_ood.load(tmp_path / "missing.safetensors", images.model)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileFormatError, match="there is no detector file"):
+        tulip_ood.load(tmp_path / "folder", images.model)
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_what_a_file_cannot_hold(images: Any, tmp_path: Path) -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = images.model
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+            return self.inner(x), 1
+
+    pick = lambda out: out[0]  # noqa: E731
+    detector = tulip_ood.Tulip(Wrapped(), output=pick).fit(images.loader(), recipe="balanced")
+    detector.save(tmp_path / "d.safetensors")
+    with pytest.raises(InputError, match="pass it to load"):
+        tulip_ood.load(tmp_path / "d.safetensors", Wrapped())
+    again = tulip_ood.load(tmp_path / "d.safetensors", Wrapped(), output=pick)
+    assert torch.equal(again.score(images.ood), detector.score(images.ood))
+    shaped = tulip_ood.Tulip(images.model, shaping=lambda h: h.clamp_max(1.0))
+    shaped.fit(images.loader(), recipe="balanced")
+    with pytest.raises(InputError, match="cannot be saved"):
+        shaped.save(tmp_path / "s.safetensors")
+
+
+def test_a_failed_save_leaves_the_old_file(
+    saved: Any, images: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detector, _ = saved
+    path = tmp_path / "d.safetensors"
+    detector.save(path)
+    before = path.read_bytes()
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        Path(args[1]).write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(saving, "save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        detector.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["d.safetensors"]
