@@ -20,7 +20,7 @@ from tulip_ood.network.passes import run_passes
 def test_false_alarms_over_random_splits(
     vectors: Any, n: int, splits: int, at_least: float
 ) -> None:
-    """TULiP is fitted anew on every split; the band that holds 90 % of the law holds 90 % of them."""
+    """TULiP is fitted anew on every split; the band of 90 % of the law holds 90 % of them."""
     detector = tulip_ood.Tulip(vectors.model, n_samples=4)
     x = torch.cat([vectors.val[0], vectors.test[0]])
     y = torch.cat([vectors.val[1], vectors.test[1]])

@@ -116,7 +116,7 @@ def test_the_report_reads_well(vectors: Any) -> None:
     text = str(tulip_ood.Tulip(vectors.model).fit(vectors.loader()).report())
     for phrase in (
         "tulip, fitted on 600 validation inputs",
-        "recipe self-1: weight noise ε =",
+        "recipe self-2: weight noise ε =",
         "× balanced",
         "held-out NLL",
         "threshold data: 300 inputs, held out from fitting",

@@ -58,15 +58,31 @@ def test_balanced_lets_s_average_to_zero(images: Any) -> None:
     assert bound.mean().abs() < 5 * bound.std() / len(bound) ** 0.5
 
 
-def test_self_chooses_by_the_best_mean_rank(images: Any) -> None:
-    detector = tulip_ood.Tulip(images.model).fit(images.loader())
+@pytest.mark.parametrize("recipe", ["self-1", "self-2"])
+def test_self_takes_the_best_mean_over_the_kinds(images: Any, recipe: str) -> None:
+    """self-1 by rank, self-2 by AUROC; both recomputed here from the AUROCs, plainly."""
+    detector = tulip_ood.Tulip(images.model).fit(images.loader(), recipe=recipe)
     tuning = detector._tuning
     assert tuning is not None
-    ranks = [candidate.mean_rank for candidate in tuning.ranked]
-    assert ranks == sorted(ranks)
-    assert tuning.ranked[0].setting == detector._state.setting
-    assert any(candidate.j == 0.0 for candidate in tuning.ranked)
-    assert detector.report().facts["recipe"] == "self-1"
+    tried = tuning.ranked
+
+    def value(candidate: Any) -> float:
+        if recipe == "self-2":
+            return sum(candidate.aurocs.values()) / len(candidate.aurocs)
+        ranks = []
+        for kind, mine in candidate.aurocs.items():
+            others = [c.aurocs[kind] for c in tried]
+            better, equal = sum(o > mine for o in others), sum(o == mine for o in others)
+            ranks.append(1 + better + (equal - 1) / 2)
+        return -sum(ranks) / len(ranks)
+
+    values = [value(candidate) for candidate in tried]
+    assert values == pytest.approx([candidate.value for candidate in tried])
+    assert values == sorted(values, reverse=True)
+    assert detector._state.j_score == tried[0].j
+    assert detector._state.setting.epsilon == tried[0].setting.epsilon
+    assert any(candidate.j == 0.0 for candidate in tried)
+    assert detector.report().facts["recipe"] == recipe
 
 
 @pytest.mark.parametrize("n", [200, 500])

@@ -103,7 +103,7 @@ def test_there_is_no_pickle_in_the_file(saved: Any) -> None:
 def test_the_header_says_what_the_file_is(saved: Any) -> None:
     header = header_of(saved[1])
     assert header["format"] == 1
-    assert header["recipe"] == "self-1"
+    assert header["recipe"] == "self-2"
     assert len(header["golden"]) == 16
     assert {"weights_sha256", "architecture_sha256", "noise_checksum", "versions", "fitted"} <= set(
         header

@@ -20,6 +20,7 @@ __all__ = [
     "Measured",
     "fit_envelope",
     "held_out_likelihood",
+    "judge_passes",
     "measure",
     "score_passes",
 ]
@@ -198,6 +199,29 @@ def score_passes(
             for rows in row_blocks(len(passes), passes.noisy[:, :1].numel())
         ]
     )
+
+
+def judge_passes(
+    passes: Passes, task: Task, fitted: FittedEnvelope, *, sqrt_outputs: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The prediction at `j_probs`, S/J², γ at J = 1, the features' distance, and the variance.
+
+    What the passes do not tell (no noisy passes, no features, no regression) is 0.
+    """
+    base = passes.base.to(torch.float64)
+    nothing = torch.zeros(base.shape[:-1], dtype=torch.float64)
+    bound, stretch, distance, samples = nothing, nothing, nothing, base.unsqueeze(0)
+    if len(passes.noisy):
+        measured = measure(passes, sqrt_outputs=sqrt_outputs)
+        bound = measured.bound(fitted.trace_xx, fitted.lam)
+        stretch = envelope.stretch(bound, measured.trace)
+        samples = envelope.samples(base, passes.noisy, fitted.j_probs * stretch)
+    if fitted.features is not None and passes.features is not None and bound.ndim == 1:
+        distance = fitted.features.distance(passes.features)
+    variance = torch.zeros_like(base)
+    if isinstance(task, Regression):
+        variance = task.variance(samples, fitted.noise(fitted.j_probs))
+    return task.predict(samples), bound, stretch, distance, variance
 
 
 def held_out_likelihood(

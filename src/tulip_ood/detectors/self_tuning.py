@@ -1,4 +1,4 @@
-"""The recipe `self-1`: which passes are made for the search, and which kinds and ε take part.
+"""The recipes `self-1` and `self-2`: which passes a search makes, which kinds and ε take part.
 
 A kind on which the network keeps 80 % of its accuracy keeps the label (upside-down tissue is still
 tissue) and says nothing about OOD; an ε at which the noisy network loses 10 % of its accuracy is
@@ -7,13 +7,13 @@ too large. Both are dropped before anything is ranked.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from tulip_ood.detectors.recipes import Setting
-from tulip_ood.detectors.tuning import Candidate, SearchSpace, best_setting, candidates
+from tulip_ood.detectors.tuning import Candidate, SearchSpace, best_first, candidates
 from tulip_ood.errors import InputError, TulipWarning
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.inputs import Inputs
@@ -22,17 +22,35 @@ from tulip_ood.network.perturbation import Perturbation
 from tulip_ood.network.rows import Rows
 from tulip_ood.shifts.kinds import Range, domain_of, kinds_for, main_tensor, shift
 
-__all__ = ["Tuning", "shifted_rows", "tune"]
+__all__ = ["Budget", "Tuning", "shifted_rows", "tune"]
 
-ID_INPUTS = 256
-KIND_INPUTS = 128
-SAMPLES = 4
 KEEPS_LABEL = 0.8
 KEEPS_ACCURACY = 0.9
 FEWEST_KINDS = 3
 _HALVINGS = 12
 
 Kind = str | Callable[[Inputs], Inputs]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a search may look at. The default costs less than three plain calibrations.
+
+    Attributes:
+        id_inputs: Validation inputs.
+        kind_inputs: Inputs of each kind of pseudo-OOD.
+        ood_inputs: Inputs of real OOD validation data, where there is some.
+        samples: Noisy passes.
+
+    Example:
+        >>> Budget().samples
+        4
+    """
+
+    id_inputs: int = 256
+    kind_inputs: int = 128
+    ood_inputs: int = 1024
+    samples: int = 4
 
 
 @dataclass(frozen=True)
@@ -113,6 +131,8 @@ def tune(
     space: SearchSpace,
     fallback: Setting,
     *,
+    by: str,
+    budget: Budget,
     sqrt_outputs: bool,
     batch_size: int,
     seed: int,
@@ -126,6 +146,8 @@ def tune(
         score: The score that will be used.
         space: What is tried.
         fallback: Used, with an ε that passes, where fewer than three kinds are left.
+        by: How to choose, "auroc" or "rank".
+        budget: How much to look at.
         sqrt_outputs: Whether the drift is multiplied by √o.
         batch_size: Inputs in one forward pass.
         seed: Decides what is random in the kinds.
@@ -133,16 +155,19 @@ def tune(
     """
     task = perturbation.network.task
     runner = _Runner(perturbation, batch_size, seed)
-    inside = rows.take(range(min(ID_INPUTS, len(rows))))
+    inside = rows.take(range(min(budget.id_inputs, len(rows))))
     base = runner.base(inside)
     labels = runner.labels(inside, base[0])
     assert labels is not None
     clean = task.performance(base[0], labels)
     if ood is not None:
-        outside, kept_label = {"OOD validation data": ood.take(range(min(1024, len(ood))))}, {}
+        outside, kept_label = (
+            {"OOD validation data": ood.take(range(min(budget.ood_inputs, len(ood))))},
+            {},
+        )
         outside_base = {name: runner.base(part) for name, part in outside.items()}
     else:
-        made = _make_kinds(inside, space.kinds, seed)
+        made = _make_kinds(inside, space.kinds, budget.kind_inputs, seed)
         outside_base = {name: runner.base(part) for name, part in made.items()}
         kept_label = _that_keep_the_label(runner, made, outside_base, clean)
         outside = {name: part for name, part in made.items() if name not in kept_label}
@@ -161,9 +186,13 @@ def tune(
         found += candidates(
             inside_passes[epsilon], outside_passes, task, score, space, sqrt_outputs=sqrt_outputs
         )
-    best, ranked = best_setting(found)
+    ranked = best_first(found, by)
+    setting = ranked[0].setting
+    if space.j:
+        # J as it was judged: J* of another sample would be another J.
+        setting = replace(setting, j=ranked[0].j)
     return Tuning(
-        best.setting,
+        setting,
         tuple(ranked),
         tuple(outside),
         kept_label,
@@ -177,8 +206,10 @@ def _finite(passes: Passes) -> Passes:
     return passes.take(passes.finite.nonzero().squeeze(1))
 
 
-def _make_kinds(inside: Rows, kinds: Sequence[Kind] | None, seed: int) -> dict[str, Rows]:
-    chosen = inside.take(range(min(KIND_INPUTS, len(inside))))
+def _make_kinds(
+    inside: Rows, kinds: Sequence[Kind] | None, inputs: int, seed: int
+) -> dict[str, Rows]:
+    chosen = inside.take(range(min(inputs, len(inside))))
     if kinds is None:
         first = chosen.inputs[0]
         place = main_tensor(first)

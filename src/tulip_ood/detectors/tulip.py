@@ -13,13 +13,14 @@ from tulip_ood.detectors.envelope_fit import (
     FittedEnvelope,
     fit_envelope,
     held_out_likelihood,
+    judge_passes,
     measure,
     score_passes,
 )
 from tulip_ood.detectors.fitting import CROSS_FIT_BELOW
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.detectors.recipes import Recipe, Setting, recipe_named
-from tulip_ood.detectors.self_tuning import SAMPLES, Tuning, tune
+from tulip_ood.detectors.self_tuning import Budget, Tuning, tune
 from tulip_ood.detectors.tuning import SearchSpace, what_to_search
 from tulip_ood.detectors.words import envelope_lines, look_at_envelope
 from tulip_ood.errors import InputError
@@ -132,6 +133,7 @@ class Tulip(Detector):
         self.scope = scope if isinstance(scope, str) else tuple(scope)
         self.network.shaping = shaping
         self.hold = hold
+        self.budget = Budget()  # of a search; a larger one chooses more steadily
         self._recipe: Recipe = recipe_named("self")
         self._setting: Setting = self._recipe.setting
         self._tuning: Tuning | None = None
@@ -226,9 +228,15 @@ class Tulip(Detector):
         held_ood = None
         if ood is not None:
             held_ood = collect_rows(
-                ood, seed=self.seed, memory=self.fit_memory, labelled=False, limit=1024
+                ood,
+                seed=self.seed,
+                memory=self.fit_memory,
+                labelled=False,
+                limit=self.budget.ood_inputs,
             )
-        settings = self._settings().with_(n_samples=min(SAMPLES, self.n_samples))
+        settings = self._settings()
+        if len(space.epsilon) > 1:  # a single ε can afford all samples
+            settings = settings.with_(n_samples=min(self.budget.samples, self.n_samples))
         perturbation = self._make_perturbation(settings)
         perturbation.hold = False
         fallback = recipe_named("balanced").setting.with_given(self.epsilon, self.lam, self.j)
@@ -240,6 +248,8 @@ class Tulip(Detector):
             self.score_name,
             space,
             fallback,
+            by=self._recipe.searches or "auroc",
+            budget=self.budget,
             sqrt_outputs=self._uses_sqrt,
             batch_size=self.engine.batch_size,
             seed=self.seed,
@@ -292,33 +302,12 @@ class Tulip(Detector):
         one_pass = state.j_probs == 0.0 and self._settings_to_score().n_samples == 0
 
         def judge(passes: Passes) -> tuple[Tensor, ...]:
-            base = passes.base.to(torch.float64)
-            bound = stretch = torch.zeros(base.shape[:-1], dtype=torch.float64)
-            samples = base.unsqueeze(0)
-            if not one_pass:
-                measured = measure(passes, sqrt_outputs=sqrt)
-                bound = measured.bound(state.trace_xx, state.lam)
-                stretch = envelope.stretch(bound, measured.trace)
-                samples = envelope.samples(base, passes.noisy, state.j_probs * stretch)
-            distance = torch.zeros_like(bound)
-            if state.features is not None and passes.features is not None and bound.ndim == 1:
-                distance = state.features.distance(passes.features)
-            spread = torch.zeros_like(base)
-            if isinstance(task, Regression):
-                spread = task.variance(samples, state.noise(state.j_probs))
-            return (
-                self._score(state, passes),
-                task.label(passes.base),
-                task.predict(samples),
-                task.base_uncertainty(passes.base),
-                bound,
-                stretch,
-                distance,
-                spread,
-            )
+            judged = judge_passes(passes, task, state, sqrt_outputs=sqrt)
+            label, entropy = task.label(passes.base), task.base_uncertainty(passes.base)
+            return (self._score(state, passes), label, entropy, *judged)
 
         settings = self._settings().with_(n_samples=0) if one_pass else self._settings()
-        score, label, probs, entropy, bound, stretch, distance, spread = self.engine.over(
+        score, label, entropy, probs, bound, stretch, distance, variance = self.engine.over(
             x, settings, judge
         )
         quantities = {
@@ -334,7 +323,7 @@ class Tulip(Detector):
             quantities,
             bound=state.j_score**2 * bound,
             stretch=state.j_score * stretch,
-            variance=spread if isinstance(task, Regression) else None,
+            variance=variance if isinstance(task, Regression) else None,
         )
 
     def posterior_samples(self, x: Inputs | Passes) -> Tensor:

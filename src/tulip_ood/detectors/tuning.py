@@ -1,7 +1,8 @@
 """Choosing ε, λ and J without OOD data: rank settings on pseudo-OOD made from ID inputs.
 
-Every setting gets its AUROC of validation inputs against each kind of pseudo-OOD; the one with the
-best mean rank over the kinds wins. Passes are made once for each ε, everything else is arithmetic.
+Every setting gets its AUROC of validation inputs against each kind of pseudo-OOD; the best mean
+over the kinds wins, of the AUROC or of its rank. Passes are made once for each ε, everything else
+is arithmetic.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from tulip_ood.numerics import calibration, envelope, metrics
 from tulip_ood.numerics.blocks import row_blocks
 from tulip_ood.numerics.tasks import Task
 
-__all__ = ["Candidate", "SearchSpace", "best_setting", "candidates", "mean_ranks", "what_to_search"]
+__all__ = ["Candidate", "SearchSpace", "best_first", "candidates", "mean_ranks", "what_to_search"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Candidate:
         setting: What was tried.
         j: Its J, whatever way it was found.
         aurocs: AUROC against each kind.
-        mean_rank: Over the kinds, 1 is best.
+        value: What it was chosen by, the higher the better.
 
     Example:
         >>> Candidate(Setting(0.005), 0.0, {"blur": 0.8}).aurocs["blur"]
@@ -129,7 +130,7 @@ class Candidate:
     setting: Setting
     j: float
     aurocs: dict[str, float]
-    mean_rank: float = field(default=float("nan"), compare=False)
+    value: float = field(default=float("nan"), compare=False)
 
 
 def candidates(
@@ -227,23 +228,27 @@ def mean_ranks(found: Sequence[Candidate]) -> list[float]:
     return [float(rank) for rank in ranks.mean(dim=1)]
 
 
-def best_setting(found: Sequence[Candidate]) -> tuple[Candidate, list[Candidate]]:
-    """The candidate with the best mean rank, ties to the smaller J, λ, ε; and all, best first.
+def best_first(found: Sequence[Candidate], by: str) -> list[Candidate]:
+    """All candidates, the best first; what is tied goes to the smaller J, λ, ε.
+
+    Args:
+        found: What was tried, with its AUROCs.
+        by: "auroc" for the highest mean AUROC over the kinds, "rank" for the best mean rank.
 
     Example:
         >>> tried = [Candidate(Setting(0.1, j=1.0), 1.0, {"a": 0.9}),
         ...          Candidate(Setting(0.1, j=0.5), 0.5, {"a": 0.9})]
-        >>> best_setting(tried)[0].j
+        >>> best_first(tried, "auroc")[0].j
         0.5
     """
-    ranked = [
-        Candidate(c.setting, c.j, c.aurocs, rank)
-        for c, rank in zip(found, mean_ranks(found), strict=True)
-    ]
+    if by == "rank":
+        values = [-rank for rank in mean_ranks(found)]
+    else:
+        values = [sum(c.aurocs.values()) / len(c.aurocs) for c in found]
 
     def order(c: Candidate) -> tuple[float, ...]:
         lam = c.setting.lam if c.setting.lam is not None else c.setting.balance
-        return (c.mean_rank, c.j, lam, c.setting.epsilon)
+        return (-c.value, c.j, lam, c.setting.epsilon)
 
-    ranked.sort(key=order)
-    return ranked[0], ranked
+    judged = (Candidate(c.setting, c.j, c.aurocs, v) for c, v in zip(found, values, strict=True))
+    return sorted(judged, key=order)

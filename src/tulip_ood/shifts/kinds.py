@@ -46,7 +46,7 @@ IMAGES: dict[str, NumberKind] = {
         grating,
     )
 }
-"""All kinds for images. The first seven are those of the recipe `self-1`."""
+"""All kinds for images. The first seven are those of `self-1` and `self-2`."""
 
 VECTORS: dict[str, NumberKind] = {
     kind.__name__: kind for kind in (mixed_rows, permuted_columns, noisy_rows)
@@ -77,7 +77,7 @@ class Range:
     def of(x: Tensor) -> "Range":
         """The range of rows [N, …], per channel for images, per column otherwise."""
         dims = [0, *range(2, x.ndim)] if x.ndim == 4 else [0]
-        wide = x.to(torch.float32)
+        wide = x if x.dtype == torch.float64 else x.to(torch.float32)
         return Range(wide.amin(dim=dims, keepdim=True), wide.amax(dim=dims, keepdim=True))
 
 
@@ -104,7 +104,7 @@ def domain_of(x: Tensor) -> str:
 
 
 def kinds_for(domain: str) -> tuple[str, ...]:
-    """The kinds that the recipe `self-1` uses for a domain.
+    """The kinds that the recipes `self-1` and `self-2` use for a domain.
 
     Example:
         >>> kinds_for("vectors")

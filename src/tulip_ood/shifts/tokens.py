@@ -1,6 +1,5 @@
 """Pseudo-OOD for token ids. Places that the attention mask switches off stay as they are."""
 
-import torch
 from torch import Tensor
 
 from tulip_ood.numerics.random import integers, permutation
@@ -28,7 +27,10 @@ def shuffled_tokens(ids: Tensor, mask: Tensor, seed: int) -> Tensor:
 
 
 def spliced_tokens(ids: Tensor, mask: Tensor, seed: int) -> Tensor:
-    """The first half of one row and the second half of another.
+    """The first half of one row and the end of another.
+
+    Counted along the tokens that are attended to: rows may be unequally long, and padding may be
+    on either side.
 
     Example:
         >>> import torch
@@ -36,10 +38,12 @@ def spliced_tokens(ids: Tensor, mask: Tensor, seed: int) -> Tensor:
         >>> spliced_tokens(ids, ids > 0, seed=0).tolist()
         [[1, 1, 2, 2], [2, 2, 1, 1]]
     """
-    other = partner(len(ids), seed, "spliced_tokens")
-    middle = (mask.sum(dim=1, keepdim=True) + 1) // 2
-    late = torch.arange(ids.shape[1]).unsqueeze(0) >= middle
-    return torch.where(late & mask & mask[other], ids[other], ids)
+    out = ids.clone()
+    for i, other in enumerate(partner(len(ids), seed, "spliced_tokens").tolist()):
+        places, theirs = mask[i].nonzero().squeeze(1), ids[other, mask[other]]
+        k = min(len(places) // 2, len(theirs))
+        out[i, places[len(places) - k :]] = theirs[len(theirs) - k :]
+    return out
 
 
 def drawn_tokens(ids: Tensor, mask: Tensor, seed: int) -> Tensor:
@@ -51,6 +55,6 @@ def drawn_tokens(ids: Tensor, mask: Tensor, seed: int) -> Tensor:
         >>> set(drawn_tokens(ids, ids > 0, seed=0).flatten().tolist()) <= {3, 4, 5, 6}
         True
     """
-    pool = ids[mask]
-    drawn = pool[integers(tuple(ids.shape), len(pool), seed=seed, name="drawn_tokens")]
-    return torch.where(mask, drawn, ids)
+    pool, out = ids[mask], ids.clone()
+    out[mask] = pool[integers((len(pool),), len(pool), seed=seed, name="drawn_tokens")]
+    return out
