@@ -7,10 +7,33 @@ detector.fit(val_loader)                 # labelled in-distribution data, not tr
 result = detector.predict(x)             # .label .probs .score .p_value .accepted .reason
 """
 
-from tulip_ood import detectors
-from tulip_ood.detectors.saving import load
-from tulip_ood.detectors.tulip import Tulip
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tulip_ood.errors import TulipError, TulipWarning
 from tulip_ood.version import __version__
 
+if TYPE_CHECKING:
+    from tulip_ood import detectors
+    from tulip_ood.detectors.saving import load
+    from tulip_ood.detectors.tulip import Tulip
+
 __all__ = ["Tulip", "TulipError", "TulipWarning", "__version__", "detectors", "load"]
+
+# Imported when first asked for: PyTorch takes a second to load, `tulip --help` needs none of it.
+_LAZY = {
+    "Tulip": "tulip_ood.detectors.tulip",
+    "load": "tulip_ood.detectors.saving",
+    "detectors": "tulip_ood.detectors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(_LAZY[name])
+    return module if name == "detectors" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

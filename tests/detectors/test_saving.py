@@ -250,3 +250,25 @@ def test_a_failed_save_leaves_the_old_file(
         detector.save(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["d.safetensors"]
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_a_regression_detector_that_found_no_spread(tmp_path: Path) -> None:
+    """J* = 0: two fields hold the same tensor, and a file must hold it twice."""
+    x = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.randn(100, generator=torch.Generator().manual_seed(1))
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    detector = tulip_ood.Tulip(model, task="regression", lam=1e6).fit([(x, y)], recipe="balanced")
+    assert detector._state.j_star == 0.0
+    detector.save(tmp_path / "d.safetensors")
+    assert torch.equal(
+        tulip_ood.load(tmp_path / "d.safetensors", model).score(x), detector.score(x)
+    )
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_a_loaded_detector_can_be_saved_again(saved: Any, images: Any, tmp_path: Path) -> None:
+    again = tulip_ood.load(saved[1], images.model)
+    again.save(tmp_path / "again.safetensors")
+    one, two = header_of(saved[1]), header_of(tmp_path / "again.safetensors")
+    assert one == two

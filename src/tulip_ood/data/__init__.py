@@ -1,1 +1,1 @@
-"""Where inputs come from: folders, image lists, parquet, arrays."""
+"""Where inputs come from (folders, image lists, parquet, arrays) and where scores go (parquet)."""

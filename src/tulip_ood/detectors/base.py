@@ -21,7 +21,7 @@ from tulip_ood.detectors.decision import (
     control_error_rate,
     control_false_alarms,
 )
-from tulip_ood.detectors.engine import Engine
+from tulip_ood.detectors.engine import Engine, PassCount
 from tulip_ood.detectors.findings import Finding, look_at_validation
 from tulip_ood.detectors.fitting import learn_and_calibrate, usable
 from tulip_ood.detectors.prediction import Prediction, Reasons, Reference
@@ -141,7 +141,9 @@ class Detector(ABC):
             return self
         settings = self._settings()
         rows = self.engine.collect(data, settings, seed=self.seed, memory=self.fit_memory)
-        passes = self.engine.passes_of(rows, settings, seed=self.seed, progress=progress)
+        count = PassCount(progress)
+        count.expect(len(rows) * settings.n_passes)
+        passes = self.engine.passes_of(rows, settings, seed=self.seed, progress=count.add)
         self._finish(passes, rows)
         return self
 
@@ -163,6 +165,7 @@ class Detector(ABC):
         self._entropy_reference = Reference.of(self.task.base_uncertainty(passes.base))
         self._facts |= {
             "n_validation": len(passes),
+            "n_outputs": passes.base.shape[-1],
             "performance": self.task.performance(passes.base, passes.labels),
         }
         if bad:
@@ -298,6 +301,17 @@ class Detector(ABC):
             findings=tuple(self._findings),
             lines=tuple(self._report_lines()),
         )
+
+    def memory(self, inputs: Inputs | None = None) -> int:
+        """Bytes that the perturbed weights of this detector take while it is in use.
+
+        Args:
+            inputs: A few inputs, to ask before `fit`; afterwards they are not needed.
+        """
+        if inputs is not None and self._state is None:
+            return self.engine.memory(self._settings(), inputs)
+        self._ready()
+        return self.engine.memory(self._settings_to_score())
 
     # ------------------------------------------------------------- move and save
 

@@ -21,7 +21,7 @@ from tulip_ood.network.passes import Passes, dense_labels, dense_positions, run_
 from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "PassCount", "check_settings"]
 
 _CHUNK_BYTES = 128 << 20  # logits of all passes that are in memory at once while scoring
 
@@ -105,6 +105,15 @@ class Engine:
                 self._perturbation = self._make_perturbation(settings)
             return self._perturbation
 
+    def memory(self, settings: PassSettings, inputs: Inputs | None = None) -> int:
+        """Bytes that holding the perturbed weights takes; 0 if there are none, or not held."""
+        if inputs is not None:
+            self.network.probe(inputs)
+        if not settings.n_samples:
+            return 0
+        perturbation = self.perturbation(settings)
+        return perturbation.held_bytes if perturbation.hold else 0
+
     # ----------------------------------------------------------------- fit data
 
     def collect(
@@ -125,7 +134,7 @@ class Engine:
         settings: PassSettings,
         *,
         seed: int,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Passes:
         """All passes over held rows, with their labels (at some positions, for dense outputs)."""
         positions = dense_positions(self.network.task, len(rows), seed)
@@ -135,7 +144,7 @@ class Engine:
             batch_size=self.batch_size,
             positions=positions,
             labels=None if rows.labels is None else dense_labels(rows.labels, positions),
-            progress=_counter(progress, len(rows) * settings.n_passes),
+            progress=progress,
         )
 
     # ------------------------------------------------------------------- scoring
@@ -195,20 +204,32 @@ def check_settings(passes: Passes, settings: PassSettings) -> None:
         )
 
 
-def _counter(
-    progress: Callable[[int, int], None] | None, total: int
-) -> Callable[[int], None] | None:
-    """Turns "so many more inputs" into "so many of all", for a progress bar."""
-    if progress is None:
-        return None
-    done = 0
+class PassCount:
+    """Counts inputs that went through a pass, for a progress bar.
 
-    def count(n: int) -> None:
-        nonlocal done
-        done += n
-        progress(done, total)
+    A search does not know beforehand how many passes it will need: it says what it expects from
+    here on, and may think better of it later.
 
-    return count
+    Example:
+        >>> count = PassCount(lambda done, total: print(f"{done} of {total}"))
+        >>> count.expect(10)
+        >>> count.add(4)
+        4 of 10
+    """
+
+    def __init__(self, progress: Callable[[int, int], None] | None) -> None:
+        self._progress = progress
+        self.done = self.total = 0
+
+    def expect(self, n: int) -> None:
+        """So many more are to come."""
+        self.total = self.done + n
+
+    def add(self, n: int) -> None:
+        """So many more are done."""
+        self.done += n
+        if self._progress is not None:
+            self._progress(self.done, max(self.done, self.total))
 
 
 def _mark_invalid(columns: tuple[Tensor, ...], valid: Tensor) -> tuple[Tensor, ...]:

@@ -9,7 +9,7 @@ import json
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from tulip_ood.detectors.prediction import Reference
 from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.version import __version__
 
-__all__ = ["FORMAT", "load", "read_header", "save"]
+__all__ = ["FORMAT", "Saved", "load", "read", "read_header", "save"]
 
 FORMAT = 1
+_NEEDED = {"method", "config", "fitted", "golden", "versions", "precision", "threshold", "inputs"}
 GOLDEN_INPUTS = 16
 GOLDEN_TOLERANCE = 1e-4
 
@@ -87,7 +88,7 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
     }
     target = Path(path)
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    tensors = {name: value.detach().cpu().clone() for name, value in tensors.items()}  # none shared
     header["content_sha256"] = _content(header, tensors)
     try:
         save_file(tensors, partial, metadata={"tulip": json.dumps(header)})
@@ -113,6 +114,70 @@ def _golden_scores(detector: Detector) -> list[float] | None:
         return None
     scores = detector.score(golden)
     return [float(s) for s in scores.reshape(GOLDEN_INPUTS, -1).mean(dim=1)]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A detector file without its model: how the detector was made, and its held-out scores.
+
+    Attributes:
+        path: Where it is.
+        header: Its JSON header.
+        tensors: Everything else.
+
+    Example:
+        >>> Saved("d.safetensors", {"threshold": None}, {}).threshold is None
+        True
+    """
+
+    path: str
+    header: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def below(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin so, without that beginning."""
+        return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
+
+    @property
+    def calibration(self) -> Calibration:
+        """The scores of inputs that fitting had not seen."""
+        ids = self.tensors.get("calibration.ids")
+        return Calibration(
+            self.tensors["calibration.scores"],
+            self.tensors["calibration.wrong"],
+            self.tensors.get("calibration.weights"),
+            None if ids is None else tuple(row.tobytes() for row in ids.numpy()),
+            bool(self.header["cross_fitted"]),
+        )
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """What was accepted."""
+        stored = self.header["threshold"]
+        return None if stored is None else Threshold(**stored)
+
+
+def read(path: str | os.PathLike[str]) -> Saved:
+    """A detector file, after checking that it is whole and unaltered.
+
+    Example:
+        >>> import tempfile, torch, tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     detector.save(f"{folder}/d.safetensors")
+        ...     read(f"{folder}/d.safetensors").calibration.n_inputs
+        200
+    """
+    header, tensors = _read(path, tensors=True)
+    if header.get("content_sha256") != _content(header, tensors):
+        raise FileFormatError(
+            f"{path} was altered after it was written: its content does not match its checksum"
+        )
+    missing = _NEEDED - header.keys()
+    if missing:
+        raise FileFormatError(f"{path} has a damaged header: no {', '.join(sorted(missing))}")
+    return Saved(str(path), header, tensors)
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -183,14 +248,8 @@ def load(
     """
     from tulip_ood.detectors.registry import METHODS
 
-    header, tensors = _read(path, tensors=True)
-    if header.get("content_sha256") != _content(header, tensors):
-        raise FileFormatError(
-            f"{path} was altered after it was written: its content does not match its checksum"
-        )
-    missing = {"method", "config", "fitted", "golden", "versions", "precision"} - header.keys()
-    if missing:
-        raise FileFormatError(f"{path} has a damaged header: no {', '.join(sorted(missing))}")
+    saved = read(path)
+    header = saved.header
     try:
         method = METHODS[header["method"]]
     except KeyError:
@@ -205,7 +264,7 @@ def load(
         detector = method.detector.from_configuration(
             model,
             header["config"],
-            _under("config.", tensors),
+            saved.below("config."),
             output=output,
             device=device,
             batch_size=batch_size,
@@ -214,33 +273,21 @@ def load(
         detector.engine.fingerprint = {
             key: header[key] for key in ("architecture_sha256", "weights_sha256")
         }
-        detector.restore_state(header["fitted"], _under("fitted.", tensors))
+        detector.restore_state(header["fitted"], saved.below("fitted."))
         detector.engine.inputs = header["inputs"]
         detector._facts = header["facts"]
         detector._findings = [Finding(**finding) for finding in header["findings"]]
         detector.provenance = {key: header.get(key) for key in detector.provenance}
-        ids = tensors.get("calibration.ids")
-        detector._calibration = Calibration(
-            tensors["calibration.scores"],
-            tensors["calibration.wrong"],
-            tensors.get("calibration.weights"),
-            None if ids is None else tuple(row.tobytes() for row in ids.numpy()),
-            bool(header["cross_fitted"]),
-        )
-        if header["threshold"] is not None:
-            detector._threshold = Threshold(**header["threshold"])
-        if "entropy.quantiles" in tensors:
-            detector._entropy_reference = Reference(tensors["entropy.quantiles"])
+        detector._calibration = saved.calibration
+        detector._threshold = saved.threshold
+        if "entropy.quantiles" in saved.tensors:
+            detector._entropy_reference = Reference(saved.tensors["entropy.quantiles"])
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise FileFormatError(
             f"{path} is damaged: {type(error).__name__} {error} while reading it"
         ) from error
     _check_golden(detector, header, path)
     return detector
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 def _check_fingerprint(

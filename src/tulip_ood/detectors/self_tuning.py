@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from tulip_ood.detectors.engine import PassCount
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.detectors.tuning import Candidate, SearchSpace, best_first, candidates
 from tulip_ood.errors import InputError, TulipWarning
@@ -83,14 +84,18 @@ class Tuning:
 class _Runner:
     """Makes passes over rows at any ε, and counts them."""
 
-    def __init__(self, perturbation: Perturbation, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, perturbation: Perturbation, batch_size: int, seed: int, count: PassCount
+    ) -> None:
         self.perturbation = perturbation
         self.batch_size = batch_size
         self.seed = seed
         self.forwards = 0
+        self._progress = count
 
     def _count(self, n: int) -> None:
         self.forwards += n
+        self._progress.add(n)
 
     def positions(self, rows: Rows) -> Tensor | None:
         return dense_positions(self.perturbation.network.task, len(rows), self.seed)
@@ -137,6 +142,7 @@ def tune(
     batch_size: int,
     seed: int,
     ood: Rows | None = None,
+    count: PassCount | None = None,
 ) -> Tuning:
     """Search the space on a sample of the rows and pseudo-OOD made from it.
 
@@ -152,9 +158,12 @@ def tune(
         batch_size: Inputs in one forward pass.
         seed: Decides what is random in the kinds.
         ood: Real OOD validation inputs; then no pseudo-OOD is made.
+        count: Told of every input that goes through a pass.
     """
     task = perturbation.network.task
-    runner = _Runner(perturbation, batch_size, seed)
+    count = count or PassCount(None)
+    afterwards = count.total - count.done
+    runner = _Runner(perturbation, batch_size, seed, count)
     inside = rows.take(range(min(budget.id_inputs, len(rows))))
     base = runner.base(inside)
     labels = runner.labels(inside, base[0])
@@ -171,6 +180,9 @@ def tune(
         outside_base = {name: runner.base(part) for name, part in made.items()}
         kept_label = _that_keep_the_label(runner, made, outside_base, clean)
         outside = {name: part for name, part in made.items() if name not in kept_label}
+    each = 1 + perturbation.settings.n_samples  # noisy passes and the drift
+    inputs = len(inside) + sum(len(part) for part in outside.values())
+    count.expect(len(space.epsilon) * each * inputs + afterwards)
     epsilons, spoiled, inside_passes = _usable_epsilons(runner, inside, base, clean, space.epsilon)
     few = ood is None and space.kinds is None and len(outside) < FEWEST_KINDS
     if few or not outside:
@@ -214,10 +226,13 @@ def _make_kinds(
         first = chosen.inputs[0]
         place = main_tensor(first)
         kinds = kinds_for(domain_of(first if place is None else first[place]))
-    return {
-        kind if isinstance(kind, str) else kind.__name__: shifted_rows(chosen, kind, seed)
-        for kind in kinds
-    }
+    made: dict[str, Rows] = {}
+    for kind in kinds:
+        name = kind if isinstance(kind, str) else getattr(kind, "__name__", type(kind).__name__)
+        if name in made:  # two lambdas, say
+            name = f"{name} ({len(made) + 1})"
+        made[name] = shifted_rows(chosen, kind, seed)
+    return made
 
 
 def shifted_rows(rows: Rows, kind: Kind, seed: int) -> Rows:

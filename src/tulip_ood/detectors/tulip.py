@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
-from tulip_ood.detectors.engine import check_settings
+from tulip_ood.detectors.engine import PassCount, check_settings
 from tulip_ood.detectors.envelope_fit import (
     FittedEnvelope,
     fit_envelope,
@@ -133,6 +133,12 @@ class Tulip(Detector):
         self.scope = scope if isinstance(scope, str) else tuple(scope)
         self.network.shaping = shaping
         self.hold = hold
+        # In the user's words: what a file keeps for refitting a changed network alike.
+        self._as_given: dict[str, Any] = {
+            "scope": self.scope,
+            "layer_scale": None if callable(layer_scale) else layer_scale,
+            "initial_mean": {n: v for n, v in (initial_mean or {}).items() if not _is_tensor(v)},
+        }
         self.budget = Budget()  # of a search; a larger one chooses more steadily
         self._recipe: Recipe = recipe_named("self")
         self._setting: Setting = self._recipe.setting
@@ -168,14 +174,6 @@ class Tulip(Detector):
     @property
     def _uses_sqrt(self) -> bool:
         return self._recipe.sqrt_outputs if self.sqrt_outputs is None else self.sqrt_outputs
-
-    def memory(self) -> int:
-        """Bytes that holding the perturbed weights takes; 0 if they are not held or not needed."""
-        self._ready()
-        settings = self._settings_to_score()
-        if not self.hold or settings.n_samples == 0:
-            return 0
-        return self.engine.perturbation(settings).held_bytes
 
     # ---------------------------------------------------------------------- fit
 
@@ -217,13 +215,18 @@ class Tulip(Detector):
             self._finish(data, None)
             return self
         rows = self.engine.collect(data, self._settings(), seed=self.seed, memory=self.fit_memory)
+        count = PassCount(progress)
+        count.expect(len(rows) * self._settings().n_passes)
         if space is not None:
-            self._setting = self._search(rows, space, ood)
-        passes = self.engine.passes_of(rows, self._settings(), seed=self.seed, progress=progress)
+            self._setting = self._search(rows, space, ood, count)
+            count.expect(len(rows) * self._settings().n_passes)
+        passes = self.engine.passes_of(rows, self._settings(), seed=self.seed, progress=count.add)
         self._finish(passes, rows)
         return self
 
-    def _search(self, rows: Rows, space: SearchSpace, ood: Iterable[Any] | None) -> Setting:
+    def _search(
+        self, rows: Rows, space: SearchSpace, ood: Iterable[Any] | None, count: PassCount
+    ) -> Setting:
         learned_from = len(rows) if len(rows) < CROSS_FIT_BELOW else len(rows) // 2
         held_ood = None
         if ood is not None:
@@ -254,6 +257,7 @@ class Tulip(Detector):
             batch_size=self.engine.batch_size,
             seed=self.seed,
             ood=held_ood,
+            count=count,
         )
         return self._tuning.setting
 
@@ -368,6 +372,7 @@ class Tulip(Detector):
             "scope": list(found.scales),
             "layer_scale": found.scales,
             "initial_mean": {n: v for n, v in found.means.values.items() if not _is_tensor(v)},
+            "as_given": self._as_given,
         }
         tensors = {n: v for n, v in found.means.values.items() if isinstance(v, Tensor)}
         return config, tensors
@@ -379,9 +384,12 @@ class Tulip(Detector):
         """The detector that `configuration` described, not fitted yet."""
         config = dict(config)
         recipe = recipe_named(config.pop("recipe"))
+        as_given = config.pop("as_given", None)
         config["initial_mean"] = {**config["initial_mean"], **tensors}
         detector = super().from_configuration(model, config, {}, **more)
         detector._recipe = recipe
+        if as_given is not None:
+            detector._as_given = as_given
         return detector
 
     def restore_state(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:

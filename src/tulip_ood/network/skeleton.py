@@ -7,6 +7,7 @@ call. The user's parameters, buffers, mode, hooks and gradients are never writte
 """
 
 import copy
+import warnings
 from collections import OrderedDict
 from typing import Any
 
@@ -148,11 +149,14 @@ def make_skeleton(model: Any) -> Skeleton:
             if isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
     try:
-        for part in reversed(list(model.modules())):  # the innermost wrapper first
-            inner = _wrapped(part)
-            if inner is not None:
-                memo[id(part)] = copy.deepcopy(inner, memo)
-        module = copy.deepcopy(model, memo)
+        with warnings.catch_warnings():
+            # PyTorch warns of its own internals whenever an exported program is copied.
+            warnings.simplefilter("ignore", FutureWarning)
+            for part in reversed(list(model.modules())):  # the innermost wrapper first
+                inner = _wrapped(part)
+                if inner is not None:
+                    memo[id(part)] = copy.deepcopy(inner, memo)
+            module = copy.deepcopy(model, memo)
     except Exception as error:
         raise ModelError(
             f"the network {type(model).__name__} cannot be copied ({error}). Passes run on a copy "

@@ -1,0 +1,203 @@
+"""`tulip calibrate`: fit a detector for a network and write it to a file."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tulip_ood.cli import options
+from tulip_ood.cli.failing import Stopped, UsageError, as_usage
+from tulip_ood.cli.fitting import BATCH, check_labels, fit
+from tulip_ood.cli.like import Comparison, OldDetector, compare
+from tulip_ood.cli.settings import check_settings, fit_arguments, threshold_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from tulip_ood.data.batches import Unreadable
+    from tulip_ood.data.preprocess import Preprocess
+    from tulip_ood.data.source import Source
+    from tulip_ood.detectors.base import Detector
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="package.module:factory, file.safetensors, file.pt2 or efficientnet-lite:0."
+        ),
+    ],
+    data: Annotated[
+        list[str],
+        typer.Option(
+            "--data", metavar="SRC", help="Labelled validation data: folder, list, parquet or npz."
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="The detector file to write.")],
+    recipe: Annotated[
+        str | None, typer.Option(help="self (default), balanced or paper.", show_default=False)
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="tulip (default), or another of `tulip methods`.")
+    ] = None,
+    score: Annotated[str | None, typer.Option(help="ent, msp, gen, mls, ebo or bound.")] = None,
+    tune: Annotated[
+        list[str] | None,
+        typer.Option("--tune", metavar="SRC", help="Real OOD inputs to search against."),
+    ] = None,
+    samples: Annotated[int | None, typer.Option(metavar="M", help="Noisy passes.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε, the size of the noise.")] = None,
+    lam: Annotated[float | None, typer.Option(help="λ, the weight of the drift.")] = None,
+    j: Annotated[float | None, typer.Option(help="J, the strength.")] = None,
+    scope: Annotated[
+        str | None, typer.Option(help="all, head, last-block, last-stage, or globs with commas.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the noise and of the split.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classification, binary, multilabel, regression or dense.")
+    ] = None,
+    resize: Annotated[int | None, typer.Option(help="The shorter side after resizing.")] = None,
+    crop: Annotated[int | None, typer.Option(help="The side of the centre crop.")] = None,
+    mean: Annotated[str | None, typer.Option(help="Of the channels, as 0.49,0.48,0.45.")] = None,
+    std: Annotated[str | None, typer.Option(help="Of the channels.")] = None,
+    classes: options.Classes = None,
+    root: options.Root = None,
+    batch_size: options.BatchSize = None,
+    device: options.Device = None,
+    false_alarm: Annotated[
+        float | None, typer.Option(help="Refuse at most this share of ID inputs (default 0.05).")
+    ] = None,
+    max_error: Annotated[
+        float | None, typer.Option(help="Accepted answers are wrong at most this often.")
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="With --max-error: how surely (default 0.95).")
+    ] = None,
+    trust: options.Trust = False,
+    like: Annotated[
+        str | None,
+        typer.Option(metavar="OLD", help="Fit as this detector file was, and compare with it."),
+    ] = None,
+    json: options.Json = None,
+) -> None:
+    """Fit a detector on labelled validation data that training has not seen.
+
+    Example:
+        >>> from typer.testing import CliRunner
+        >>> from tulip_ood.cli.app import app
+        >>> CliRunner().invoke(app, ["calibrate", "resnet50"]).exit_code
+        2
+    """
+    target = options.check_place(out, "--out")
+    options.check_place(json, "--json")
+    asked = threshold_arguments(false_alarm, max_error, confidence)
+    settings = {
+        "score": score,
+        "n_samples": samples,
+        "epsilon": epsilon,
+        "lam": lam,
+        "j": j,
+        "scope": scope.split(",") if scope and "," in scope else scope,
+        "seed": seed,
+        "task": task,
+    }
+    with as_usage():
+        from tulip_ood.data.opening import open_sources, read_classes
+        from tulip_ood.detectors.registry import make
+        from tulip_ood.models.spec import load_model
+
+        options.check_device(device)
+        old = None if like is None else OldDetector.read(like)
+        method = _method(method, old)
+        given = check_settings(method, settings)
+        loaded = load_model(model, trust=trust)
+        names = loaded.classes if classes is None else read_classes(classes)
+        if names is None and old is not None:
+            names = old.classes
+        source = open_sources(data, classes=names, root=root)
+        check_labels(source)
+        ood = None if not tune else open_sources(tune, classes=(), root=root)
+        preprocess = options.choose_preprocess(
+            loaded.preprocess or (None if old is None else old.preprocess),
+            images=not source.ready or (ood is not None and not ood.ready),
+            resize=resize,
+            crop=crop,
+            mean=mean,
+            std=std,
+            spec=model,
+        )
+        where = {"device": device, "batch_size": batch_size}
+        if old is None:
+            detector = make(method, loaded.module, **given, **where)
+        else:
+            detector = old.again(loaded.module, given, **where)
+            recipe = recipe or old.recipe
+        searched = None if ood is None else _inputs(ood, preprocess)
+        how = fit_arguments(method, recipe=recipe, tune=searched)
+    try:
+        errors = fit(detector, source, preprocess, batch_size=batch_size, **how)
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped; {target} was not written, fitting has to begin anew") from None
+    if asked or (old is not None and old.target):
+        detector.set_threshold(**(asked or (old.target if old is not None else {})))
+    named = names or source.classes
+    detector.provenance = {
+        "model_spec": loaded.spec,
+        "preprocess": None if preprocess is None or source.ready else preprocess.to_json(),
+        "classes": None if named is None else list(named),
+    }
+    detector.save(target)
+    _show(detector, target, errors, _compared(old, detector), json)
+
+
+def _method(method: str | None, old: OldDetector | None) -> str:
+    if old is None:
+        return method or "tulip"
+    if method not in (None, old.method):
+        raise UsageError(f"--like keeps the method of {old.path}, {old.method}: leave out --method")
+    return old.method
+
+
+def _inputs(ood: "Source", preprocess: "Preprocess | None") -> "Iterator[Tensor]":
+    from tulip_ood.data.batches import batches
+
+    for batch in batches(ood, preprocess, batch_size=BATCH):
+        if batch.inputs is not None:
+            yield batch.inputs
+
+
+def _compared(old: OldDetector | None, detector: "Detector") -> Comparison | None:
+    if old is None or old.threshold is None or detector.threshold is None:
+        return None
+    return compare((old.calibration, old.threshold), (detector.calibration, detector.threshold))
+
+
+def _show(
+    detector: "Detector",
+    target: "Path",
+    errors: "Sequence[Unreadable]",
+    comparison: Comparison | None,
+    json: str | None,
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    report = detector.report()
+    typer.echo(str(report))
+    if comparison is not None:
+        table = Table("", "old", "new", box=None, header_style="bold")
+        for line in comparison.lines():
+            table.add_row(*line)
+        Console().print(table)
+    if errors:
+        typer.echo(f"{len(errors):,} inputs could not be read and were left out:", err=True)
+        options.show_unreadable(errors, len(errors))
+    typer.echo(f"wrote {target}")
+    found: dict[str, Any] = report.to_dict() | detector.provenance | {"detector": str(target)}
+    found["unreadable"] = [error._asdict() for error in errors]
+    found["comparison"] = None if comparison is None else comparison.to_dict()
+    options.write_json(json, found)

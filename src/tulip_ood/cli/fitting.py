@@ -1,0 +1,127 @@
+"""Fitting as a command does it: labels checked, memory announced, bad files noted."""
+
+import itertools
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tulip_ood.cli.failing import UsageError
+from tulip_ood.cli.options import show_unreadable
+from tulip_ood.cli.progress import make_progress
+from tulip_ood.errors import ModelError, TulipError, TulipWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from tulip_ood.data.batches import Unreadable
+    from tulip_ood.data.preprocess import Preprocess
+    from tulip_ood.data.source import Source
+    from tulip_ood.detectors.base import Detector
+
+__all__ = ["check_labels", "fit", "network_refuses"]
+
+BATCH = 64  # inputs that are read at once
+
+
+def check_labels(source: "Source") -> None:
+    """Refuse a source with unlabelled rows: fitting on the others would go unnoticed.
+
+    Example:
+        >>> from tulip_ood.data.source import ImageFiles
+        >>> check_labels(ImageFiles("cats", ["a.png", "b.png"], [0, None]))
+        Traceback (most recent call last):
+        ...
+        tulip_ood.cli.failing.UsageError: 1 of 2 inputs of cats have no label (the first: b.png): \
+fitting needs them all. Use class folders with the names of the classes, a list with labels, or a \
+column of labels
+    """
+    lacking = [number for number, label in enumerate(source.labels()) if label is None]
+    if lacking:
+        row, _ = next(source.read(lacking[0], lacking[0] + 1))
+        raise UsageError(
+            f"{len(lacking):,} of {len(source):,} inputs of {source.name} have no label (the "
+            f"first: {row.path}): fitting needs them all. Use class folders with the names of the "
+            f"classes, a list with labels, or a column of labels"
+        )
+
+
+def fit(
+    detector: "Detector",
+    source: "Source",
+    preprocess: "Preprocess | None",
+    *,
+    batch_size: int | None = None,
+    **how: Any,
+) -> "list[Unreadable]":
+    """Fit a detector on a source; returns the rows that could not be read and were left out.
+
+    Args:
+        detector: Not fitted yet.
+        source: Labelled.
+        preprocess: How its images are prepared.
+        batch_size: Rows that are read at once.
+        **how: Further arguments of `detector.fit`.
+    """
+    import numpy as np
+    import torch
+
+    from tulip_ood.data.batches import batches
+
+    errors: list[Unreadable] = []
+    with make_progress() as bar, warnings.catch_warnings():
+        warnings.simplefilter("ignore", TulipWarning)  # the report shows them all
+        reading = bar.add_task("reading", total=len(source))
+        fitting = bar.add_task("fitting", total=None, visible=False)
+
+        def labelled() -> "Iterator[tuple[Tensor, Tensor]]":
+            for batch in batches(source, preprocess, batch_size=batch_size or BATCH):
+                bar.advance(reading, batch.size)
+                errors.extend(batch.errors)
+                if batch.inputs is not None:
+                    yield batch.inputs, torch.as_tensor(np.asarray(batch.labels))
+            bar.update(fitting, visible=True)
+
+        loader = labelled()
+        first = next(loader, None)
+        if first is None:
+            show_unreadable(errors, len(errors))
+            raise UsageError(f"none of the {len(source):,} inputs of {source.name} can be read")
+        try:
+            _announce_memory(detector, first[0])
+            detector.fit(
+                itertools.chain([first], loader),
+                progress=lambda done, total: bar.update(fitting, completed=done, total=total),
+                **how,
+            )
+        except RuntimeError as error:
+            raise network_refuses(error, first[0]) from error
+    return errors
+
+
+def _announce_memory(detector: "Detector", inputs: "Tensor") -> None:
+    """Perturbed weights are many copies of the network: say how many before they are made."""
+    size = detector.memory(inputs)
+    if size:
+        typer.echo(
+            f"perturbed copies of the weights will be held in memory: {size / 1e6:,.1f} MB on "
+            f"{detector.network.device}",
+            err=True,
+        )
+
+
+def network_refuses(error: RuntimeError, inputs: "Tensor") -> Exception:
+    """What PyTorch says when inputs do not fit a network, as an error of ours.
+
+    Example:
+        >>> import torch
+        >>> print(network_refuses(RuntimeError("size mismatch"), torch.zeros(2, 3, 8, 8)))
+        the network cannot run on inputs of shape [N, 3, 8, 8]: size mismatch
+    """
+    if isinstance(error, TulipError):
+        return error
+    shape = ", ".join(map(str, inputs.shape[1:]))
+    reason = " ".join(str(error).split())[:300]
+    return ModelError(f"the network cannot run on inputs of shape [N, {shape}]: {reason}")

@@ -1,0 +1,36 @@
+"""`tulip methods`: what there is to choose from."""
+
+import json
+from typing import Annotated
+
+import typer
+
+__all__ = ["methods"]
+
+
+def methods(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the detectors: what they need, what they cost, where they come from.
+
+    Example:
+        >>> methods(as_json=True)  # doctest: +ELLIPSIS
+        [
+         {
+          "name": "msp",
+        ...
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from tulip_ood.detectors.registry import available
+
+    if as_json:
+        typer.echo(json.dumps([method.to_dict() for method in available()], indent=1))
+        return
+    table = Table("method", "needs", "passes", "from", box=None, header_style="bold")
+    for method in available():
+        table.add_row(
+            method.name, ", ".join(method.needs) or "–", str(method.passes), method.reference
+        )
+    Console().print(table)

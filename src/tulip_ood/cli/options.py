@@ -1,0 +1,209 @@
+"""What several commands are given alike, and how it is read."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, overload
+
+import typer
+
+from tulip_ood.cli.failing import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tulip_ood.data.batches import Unreadable
+    from tulip_ood.data.preprocess import Preprocess
+
+__all__ = [
+    "BatchSize",
+    "Classes",
+    "Device",
+    "Json",
+    "Root",
+    "Trust",
+    "check_device",
+    "check_place",
+    "choose_preprocess",
+    "numbers",
+    "show_unreadable",
+    "write_json",
+]
+
+_SHOWN = 5
+
+Classes = Annotated[
+    str | None,
+    typer.Option(
+        "--classes", metavar="FILE", help="Class names in the network's order, one a line."
+    ),
+]
+Root = Annotated[
+    str | None,
+    typer.Option("--root", metavar="DIR", help="What the paths in an image list are relative to."),
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Open a .pt2 network although it can run code.")
+]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, help="Inputs in one forward pass.")
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device", help="Where passes run, for instance cuda; default: where the model is."
+    ),
+]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write what is shown as JSON, too.")
+]
+
+
+def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+    """Numbers with commas between them.
+
+    Example:
+        >>> numbers("0.49,0.48,0.45", "--mean")
+        (0.49, 0.48, 0.45)
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{option} takes numbers like 0.49,0.48,0.45; got {text!r}") from None
+
+
+def choose_preprocess(
+    known: "Preprocess | None",
+    *,
+    images: bool,
+    resize: int | None,
+    crop: int | None,
+    mean: str | None,
+    std: str | None,
+    spec: str,
+) -> "Preprocess | None":
+    """How images are prepared: as the spec says, but for what the user has set.
+
+    Where the spec says nothing, mean, std and a size must be given; of `resize` and `crop` one is
+    enough, the other is then the same. None for data that are ready.
+
+    Example:
+        >>> choose_preprocess(
+        ...     None, images=True, resize=None, crop=32, mean="0.5", std="0.2", spec="net:make"
+        ... ).resize
+        32
+    """
+    from tulip_ood.data.preprocess import Preprocess
+
+    means, stds = numbers(mean, "--mean"), numbers(std, "--std")
+    if not images:
+        if any(value is not None for value in (resize, crop, means, stds)):
+            raise UsageError(
+                "the data are normalised already (npz with floating x): leave out --resize, "
+                "--crop, --mean and --std"
+            )
+        return None
+    if known is not None:
+        return Preprocess(
+            known.resize if resize is None else resize,
+            known.crop if crop is None else crop,
+            means or known.mean,
+            stds or known.std,
+            known.interpolation,
+        )
+    lacking = [name for name, value in (("--mean", means), ("--std", stds)) if value is None]
+    if resize is None and crop is None:
+        lacking.insert(0, "--crop (and --resize)")
+    if lacking or means is None or stds is None:
+        raise UsageError(
+            f"{spec} does not say how images are prepared for it: give {', '.join(lacking)}, as in "
+            f"training; or data that are normalised already (npz with floating x)"
+        )
+    return Preprocess(
+        crop if resize is None else resize, resize if crop is None else crop, means, stds
+    )
+
+
+def check_device(name: str | None) -> None:
+    """Refuse a device that is not there, before anything is loaded.
+
+    Example:
+        >>> check_device("cpu")
+    """
+    import torch
+
+    if name is None:
+        return
+    try:
+        torch.zeros(1, device=torch.device(name))
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"the device {name!r} cannot be used here: {reason}") from error
+
+
+@overload
+def check_place(path: str, option: str) -> Path: ...
+@overload
+def check_place(path: str | None, option: str) -> Path | None: ...
+def check_place(path: str | None, option: str) -> Path | None:
+    """A file that can be written, found out before the work and not after it.
+
+    Example:
+        >>> check_place("/no/such/folder/x", "--out")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.cli.failing.UsageError: --out: there is no folder /no/such/folder
+    """
+    if path is None:
+        return None
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise UsageError(f"{option}: there is no folder {target.parent}")
+    if target.is_dir():
+        raise UsageError(f"{option}: {target} is a folder; name a file")
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(f"{option}: the folder {target.parent} may not be written to")
+    return target
+
+
+def show_unreadable(errors: "Sequence[Unreadable]", count: int) -> None:
+    """The first few inputs that could not be read, with the reason."""
+    for row, path, reason in errors[:_SHOWN]:
+        shown = path.encode("utf-8", "backslashreplace").decode()
+        typer.echo(f"  row {row}, {shown}: {reason}", err=True)
+    if count > _SHOWN:
+        typer.echo(f"  … and {count - _SHOWN:,} more", err=True)
+
+
+def write_json(path: str | None, values: dict[str, Any]) -> None:
+    """Results for programs; numbers that JSON does not know become null.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_json(f"{folder}/x.json", {"aurc": float("nan")})
+        ...     Path(folder, "x.json").read_text().split()
+        ['{', '"aurc":', 'null', '}']
+    """
+    if path is None:
+        return
+    target = Path(path)
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(json.dumps(_plain(values), indent=1, allow_nan=False) + "\n")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

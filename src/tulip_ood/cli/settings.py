@@ -1,0 +1,84 @@
+"""From options to the arguments of a detector, its `fit` and its threshold."""
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from tulip_ood.cli.failing import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["check_settings", "fit_arguments", "threshold_arguments"]
+
+_OPTION_NAMES = {"n_samples": "samples"}
+
+
+def check_settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Those settings that were given; refuses what the method's constructor does not know.
+
+    Example:
+        >>> check_settings("tulip", {"epsilon": 0.01, "seed": None})
+        {'epsilon': 0.01}
+        >>> check_settings("msp", {"epsilon": 0.01})
+        Traceback (most recent call last):
+        ...
+        tulip_ood.cli.failing.UsageError: the method msp has no --epsilon
+    """
+    from tulip_ood.detectors.registry import METHODS
+
+    if method not in METHODS:
+        raise UsageError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
+    given = {name: value for name, value in settings.items() if value is not None}
+    known: set[str] = set()
+    for part in METHODS[method].detector.__mro__:
+        known.update(_parameters(part.__init__))  # type: ignore[misc]
+    for name in given:
+        if name not in known:
+            raise UsageError(f"the method {method} has no --{_OPTION_NAMES.get(name, name)}")
+    return given
+
+
+def fit_arguments(method: str, *, recipe: str | None, tune: Any) -> dict[str, Any]:
+    """The arguments of `fit` beside the data.
+
+    Example:
+        >>> fit_arguments("tulip", recipe="paper", tune=None)
+        {'recipe': 'paper-1'}
+    """
+    from tulip_ood.detectors.recipes import recipe_named
+    from tulip_ood.detectors.registry import METHODS
+
+    known = _parameters(METHODS[method].detector.fit)
+    arguments: dict[str, Any] = {}
+    if recipe is not None:
+        arguments["recipe"] = recipe_named(recipe).name
+    if tune is not None:
+        arguments["tune"] = tune
+    for name in arguments:
+        if name not in known:
+            raise UsageError(f"the method {method} has nothing to choose: leave out --{name}")
+    return arguments
+
+
+def threshold_arguments(
+    false_alarm: float | None, max_error: float | None, confidence: float | None
+) -> dict[str, float]:
+    """The arguments of `set_threshold`; none if the user has not asked for anything.
+
+    Example:
+        >>> threshold_arguments(None, 0.02, 0.9)
+        {'max_error': 0.02, 'confidence': 0.9}
+    """
+    if false_alarm is not None and max_error is not None:
+        raise UsageError("give either --false-alarm or --max-error: a detector has one threshold")
+    if confidence is not None and max_error is None:
+        raise UsageError("--confidence belongs to --max-error")
+    asked = {"false_alarm": false_alarm, "max_error": max_error, "confidence": confidence}
+    for name, value in asked.items():
+        if value is not None and not 0.0 < value < 1.0:
+            raise UsageError(f"--{name.replace('_', '-')} must lie between 0 and 1, got {value}")
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _parameters(function: "Callable[..., Any]") -> set[str]:
+    return set(inspect.signature(function).parameters)

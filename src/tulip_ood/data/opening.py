@@ -1,0 +1,113 @@
+"""What the user named, opened: a folder, a list, parquet, npz, or images one by one."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+from tulip_ood.data.folder import is_image, open_folder
+from tulip_ood.data.imagelist import open_list
+from tulip_ood.data.source import Chain, ImageFiles, Source
+from tulip_ood.errors import DataError
+
+__all__ = ["open_sources", "read_classes"]
+
+
+def open_sources(
+    names: Sequence[str], *, classes: Sequence[str] | None = None, root: str | None = None
+) -> Source:
+    """One source out of all that was named, in order.
+
+    Args:
+        names: Folders, `.txt` lists, `.parquet`, `.npz`, or image files.
+        classes: The names of the classes in the network's order, for class folders.
+        root: What the paths in lists are relative to.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "tom.png")
+        ...     path.touch()
+        ...     len(open_sources([folder, str(path)]))
+        2
+    """
+    sources: list[Source] = []
+    single: list[str] = []  # neighbouring image files are one source, not thousands
+    for name in names:
+        if is_image(name) and not os.path.isdir(name):
+            _check_there(name)
+            single.append(name)
+            continue
+        if single:
+            sources.append(_files(single))
+            single = []
+        sources.append(_open(name, classes, root))
+    if single:
+        sources.append(_files(single))
+    if not sources:
+        raise DataError("no inputs were named: give a folder, a list, parquet, npz or images")
+    _check_classes(sources, classes)
+    return sources[0] if len(sources) == 1 else Chain(sources)
+
+
+def _check_there(name: str) -> None:
+    if not os.path.exists(name):
+        raise DataError(f"there is no file or folder {name}")
+
+
+def _files(paths: list[str]) -> ImageFiles:
+    return ImageFiles(", ".join(paths[:3]), list(paths), [None] * len(paths))
+
+
+def _open(name: str, classes: Sequence[str] | None, root: str | None) -> Source:
+    _check_there(name)
+    if os.path.isdir(name):
+        return open_folder(name, classes)
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix == ".txt":
+        return open_list(name, root)
+    if suffix == ".parquet":
+        from tulip_ood.data.parquet import Parquet  # pyarrow takes a while to load
+
+        return Parquet(name, root)
+    if suffix == ".npz":
+        from tulip_ood.data.arrays import Arrays
+
+        return Arrays(name)
+    raise DataError(f"{name}: expected a folder, an image list (.txt), .parquet, .npz, or an image")
+
+
+def _check_classes(sources: Sequence[Source], classes: Sequence[str] | None) -> None:
+    """Class folders number their labels by name: two folders must mean the same by a number."""
+    if classes is not None:
+        return
+    named = {s.classes: s.name for s in sources if isinstance(s, ImageFiles) and s.classes}
+    if len(named) > 1:
+        first, second = list(named.values())[:2]
+        raise DataError(
+            f"{first} and {second} have different class folders, so their labels cannot be "
+            f"numbered alike: give the classes in the network's order, one name a line (--classes)"
+        )
+
+
+def read_classes(file: str) -> tuple[str, ...]:
+    r"""Class names, one a line, in the order of the network's outputs.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "classes.txt")
+        ...     _ = path.write_text("dog\ncat\n")
+        ...     read_classes(str(path))
+        ('dog', 'cat')
+    """
+    try:
+        with open(file, encoding="utf-8-sig") as lines:
+            names = tuple(line.strip() for line in lines if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the classes in {file} cannot be read: {error}") from error
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise DataError(f"{file} names {repeated[0]!r} twice: every class needs one line")
+    if not names:
+        raise DataError(f"{file} names no classes: expected one name a line")
+    return names

@@ -1,0 +1,163 @@
+"""Parquet in the layout of Hugging Face image sets: `image: struct<bytes, path>`, `label`."""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tulip_ood.data.decoding import Raw
+from tulip_ood.data.source import NO_LABEL, FileStamp, Label, Row, Source
+from tulip_ood.errors import DataError
+
+__all__ = ["Parquet"]
+
+_IMAGE_COLUMNS = ("image", "img")
+_LABEL_COLUMNS = ("label", "labels", "fine_label")
+_AT_ONCE = 128  # encoded images in memory
+
+
+class Parquet(Source):
+    """The rows of a parquet file, read a piece at a time.
+
+    The image column holds encoded images: a struct of `bytes` and `path` (where bytes are null, the
+    file at `path` is read), or plain binary. A label of −1 or null means "none".
+
+    Args:
+        file: The parquet file.
+        root: What `path` is relative to where there are no bytes; by default the file's folder.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = str(pathlib.Path(folder, "set.parquet"))
+        ...     table = pa.table({"image": [b"a file's bytes"], "label": [3]})
+        ...     pq.write_table(table, file)
+        ...     [row.label for row, _ in Parquet(file).read()]
+        [3]
+    """
+
+    def __init__(self, file: str, root: str | None = None) -> None:
+        self.name = file
+        self._root = os.path.dirname(file) if root is None else root
+        with self._open() as opened:
+            self._groups = [
+                opened.metadata.row_group(i).num_rows for i in range(opened.metadata.num_row_groups)
+            ]
+            schema = opened.schema_arrow
+        self._image = self._column(schema, _IMAGE_COLUMNS)
+        if self._image is None:
+            raise DataError(
+                f"{file} has no column {' or '.join(_IMAGE_COLUMNS)}; its columns are "
+                f"{', '.join(schema.names)}"
+            )
+        self._check_image(schema.field(self._image).type)
+        self._label = self._column(schema, _LABEL_COLUMNS)
+        if self._label is not None:
+            kind = schema.field(self._label).type
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+                raise DataError(
+                    f"the column {self._label!r} of {file} holds {kind}, not class numbers"
+                )
+        self.classes = _class_names(schema, self._label)
+        if not len(self):
+            raise DataError(f"{file} has no rows")
+
+    def _open(self) -> Any:
+        try:
+            return pq.ParquetFile(self.name)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{self.name} is not a parquet file, or it is cut short: {_line(error)}"
+            ) from error
+
+    @staticmethod
+    def _column(schema: Any, names: tuple[str, ...]) -> str | None:
+        return next((name for name in names if name in schema.names), None)
+
+    def _check_image(self, kind: Any) -> None:
+        inner = kind
+        if pa.types.is_struct(kind):
+            fields = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+            inner = fields.get("bytes", kind)
+        if not (pa.types.is_binary(inner) or pa.types.is_large_binary(inner)):
+            raise DataError(
+                f"the column {self._image!r} of {self.name} holds {kind}; expected encoded images, "
+                f"struct<bytes: binary, path: string> or binary"
+            )
+
+    def __len__(self) -> int:
+        return sum(self._groups)
+
+    def read(self, first: int = 0, stop: int | None = None) -> Iterator[tuple[Row, Raw]]:
+        """The row and its encoded bytes (or a path, where there are none)."""
+        end = len(self) if stop is None else min(stop, len(self))
+        number, groups = 0, []
+        start = None  # the first row of the first row group that is read
+        for index, size in enumerate(self._groups):
+            if number < end and number + size > first:
+                start = number if start is None else start
+                groups.append(index)
+            number += size
+        if start is None:
+            return
+        columns = [name for name in (self._image, self._label) if name is not None]
+        number = start
+        for batch in self._pieces(groups, columns):
+            images = batch.column(columns[0])
+            labels = batch.column(columns[1]) if len(columns) > 1 else None
+            for i in range(len(batch)):
+                if first <= number < end:
+                    raw, path = self._raw(images[i].as_py())
+                    label = None if labels is None else _label(labels[i].as_py())
+                    yield Row(number, path or f"{self.name}#{number}", label), raw
+                number += 1
+            if number >= end:
+                return
+
+    def _pieces(self, groups: list[int], columns: list[str]) -> Iterator[Any]:
+        with self._open() as opened:
+            try:
+                yield from opened.iter_batches(_AT_ONCE, row_groups=groups, columns=columns)
+            except (pa.ArrowException, OSError) as error:
+                raise DataError(f"{self.name} is damaged: {_line(error)}") from error
+
+    def _raw(self, value: Any) -> tuple[Raw, str | None]:
+        if not isinstance(value, dict):
+            return value, None
+        path = value.get("path")
+        if value["bytes"] is None and path:
+            return os.path.join(self._root, path), path
+        return value["bytes"], path
+
+    def labels(self) -> Iterator[Label]:
+        """Every row's label, from its column alone."""
+        if self._label is None:
+            yield from [None] * len(self)
+            return
+        for batch in self._pieces(list(range(len(self._groups))), [self._label]):
+            yield from map(_label, batch.column(0).to_pylist())
+
+    def files(self) -> Iterator[FileStamp]:
+        """The file itself."""
+        yield FileStamp.of(self.name)
+
+
+def _label(value: Any) -> Label:
+    return None if value == NO_LABEL else value
+
+
+def _class_names(schema: Any, column: str | None) -> tuple[str, ...] | None:
+    """The names that Hugging Face keeps in the schema, where they are as expected."""
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        names = features[column]["names"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return tuple(map(str, names)) if isinstance(names, list) else None
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

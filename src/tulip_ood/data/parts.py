@@ -1,0 +1,258 @@
+"""A long table written in parts, so that a run that was killed goes on where it stopped.
+
+Each part holds a fixed range of rows and appears whole or not at all. Beside them lies a manifest
+of everything that decides their content: parts of an equal manifest are kept, others are refused.
+At the end the parts are joined, and only then does the output appear.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tulip_ood.data.source import Source
+from tulip_ood.errors import DataError
+
+__all__ = ["Parts", "describe_inputs", "digest_of_file", "written_manifest"]
+
+_KEY = b"tulip.manifest"
+_ROW_GROUP = 65_536
+
+
+def describe_inputs(source: Source) -> dict[str, Any]:
+    """The inputs of a run in short: how many, and a hash over every file's path, size and time.
+
+    Example:
+        >>> from tulip_ood.data.source import ImageFiles
+        >>> describe_inputs(ImageFiles("x", ["a.png"], [None]))["rows"]
+        1
+    """
+    state, files = hashlib.sha256(), 0
+    for path, size, mtime_ns in source.files():
+        state.update(f"{path}\0{size}\0{mtime_ns}\n".encode("utf-8", "surrogateescape"))
+        files += 1
+    return {"name": source.name, "rows": len(source), "files": files, "sha256": state.hexdigest()}
+
+
+def digest_of_file(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes.
+
+    Example:
+        >>> digest_of_file(os.devnull)[:8]
+        'e3b0c442'
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def written_manifest(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The manifest that a finished table or a part carries; None if it has none.
+
+    Example:
+        >>> written_manifest(os.devnull) is None
+        True
+    """
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        found = json.loads(metadata[_KEY])
+    except (pa.ArrowException, OSError, KeyError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one table.
+
+    Attributes:
+        out: Where the finished table will be.
+        schema: Its columns; the first is `row`, counting from 0.
+        manifest: What decides its content, as JSON.
+        rows: How many rows it will have.
+        part_rows: How many a part has.
+
+    Example:
+        >>> import tempfile
+        >>> schema = pa.schema([pa.field("row", pa.int64(), nullable=False)])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     parts = Parts(Path(folder, "x.parquet"), schema, {"seed": 0}, rows=3, part_rows=2)
+        ...     parts.prepare()
+        ...     for index in parts.missing():
+        ...         parts.write(index, [{"row": row} for row in parts.range_of(index)])
+        ...     parts.merge()
+        ...     pq.read_table(parts.out)["row"].to_pylist()
+        [0, 1, 2]
+    """
+
+    out: Path
+    schema: Any
+    manifest: dict[str, Any]
+    rows: int
+    part_rows: int
+
+    @property
+    def folder(self) -> Path:
+        """Where the parts are."""
+        return self.out.with_name(self.out.name + ".parts")
+
+    @property
+    def _stamped(self) -> Any:
+        return self.schema.with_metadata({_KEY: json.dumps(self.manifest, sort_keys=True)})
+
+    def __len__(self) -> int:
+        return -(-self.rows // self.part_rows)
+
+    def range_of(self, index: int) -> range:
+        """The row numbers of a part."""
+        return range(index * self.part_rows, min((index + 1) * self.part_rows, self.rows))
+
+    def path_of(self, index: int) -> Path:
+        """The file of a part."""
+        return self.folder / f"part-{index:08d}.parquet"
+
+    # --------------------------------------------------------------------- begin
+
+    def check(self) -> None:
+        """Refuse an output or parts that are there already and belong to another run."""
+        if self.out.exists() and not self.finished():
+            raise self._refusal(self.out, written_manifest(self.out))
+        # A folder without parts is a run that was killed before it had any.
+        if any(self.folder.glob("part-*")) and not self.begun():
+            raise self._refusal(self.folder, self._noted())
+
+    def finished(self) -> bool:
+        """Whether the output is there already, made from an equal manifest."""
+        return self.out.exists() and written_manifest(self.out) == self._as_read()
+
+    def begun(self) -> bool:
+        """Whether there is a folder of parts with an equal manifest."""
+        return self._noted() == self._as_read()
+
+    def prepare(self) -> None:
+        """Take up the folder of parts, or make it; parts of another run are removed."""
+        if not self.begun():
+            self.clear()
+        self.folder.mkdir(exist_ok=True)
+        self._appear(self._note, lambda path: path.write_text(json.dumps(self.manifest, indent=1)))
+        for left in self.folder.glob("*.partial"):
+            left.unlink()
+
+    def _refusal(self, where: Path, other: dict[str, Any] | None) -> DataError:
+        if other is None:
+            return DataError(f"{where} is there already and not ours: --overwrite replaces it")
+        mine = self._as_read()
+        keys = [k for k in sorted({*mine, *other}) if mine.get(k) != other.get(k)]
+        return DataError(
+            f"{where} is from another run ({', '.join(keys)} differ): --overwrite replaces it"
+        )
+
+    @property
+    def _note(self) -> Path:
+        return self.folder / "manifest.json"
+
+    def _noted(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads(self._note.read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _as_read(self) -> dict[str, Any]:
+        read: dict[str, Any] = json.loads(json.dumps(self.manifest))
+        return read
+
+    # --------------------------------------------------------------------- parts
+
+    def missing(self) -> list[int]:
+        """The parts that are not there, or are damaged."""
+        return [index for index in range(len(self)) if not self._is_good(index)]
+
+    @property
+    def kept(self) -> int:
+        """How many rows are there."""
+        return self.rows - sum(len(self.range_of(index)) for index in self.missing())
+
+    def _is_good(self, index: int) -> bool:
+        path = self.path_of(index)
+        if not path.exists():
+            return False
+        try:
+            found: list[int] = pq.read_table(path, columns=["row"])["row"].to_pylist()
+        except (pa.ArrowException, OSError, KeyError):
+            return False
+        return found == list(self.range_of(index))
+
+    def write(self, index: int, rows: list[dict[str, Any]]) -> None:
+        """Write a part; it appears whole or not at all."""
+        if [row["row"] for row in rows] != list(self.range_of(index)):
+            raise DataError(f"part {index} of {self.out} lacks rows: the inputs changed meanwhile")
+        table = pa.Table.from_pylist(rows, schema=self.schema)
+        self._appear(self.path_of(index), lambda path: pq.write_table(table, path))
+
+    @staticmethod
+    def _appear(path: Path, write: Callable[[Path], Any]) -> None:
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            write(partial)
+            with open(partial, "rb+") as file:
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    # ----------------------------------------------------------------------- end
+
+    def read(self) -> Iterator[Any]:
+        """The parts' tables, in order."""
+        for index in range(len(self)):
+            yield pq.read_table(self.path_of(index), schema=self.schema)
+
+    def merge(self) -> None:
+        """Join all parts, check that no row is missing, let the output appear, remove the parts."""
+        self._appear(self.folder / "merged.parquet", self._join)
+        (self.folder / "merged.parquet").replace(self.out)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the parts' folder, but nothing that is not ours."""
+        if not self.folder.exists():
+            return
+        for pattern in ("part-*.parquet", "*.partial", "merged.parquet", "manifest.json"):
+            for ours in self.folder.glob(pattern):
+                ours.unlink()
+        try:
+            self.folder.rmdir()
+        except OSError as error:
+            raise DataError(
+                f"{self.folder} holds files that are not ours: move them, or write elsewhere"
+            ) from error
+
+    def _join(self, path: Path) -> None:
+        written = 0
+        held: list[Any] = []
+
+        def flush() -> None:
+            nonlocal written
+            if held:
+                table = pa.concat_tables(held).combine_chunks()
+                writer.write_table(table.cast(self._stamped), row_group_size=_ROW_GROUP)
+                written += len(table)
+                held.clear()
+
+        with pq.ParquetWriter(path, self._stamped) as writer:
+            for table in self.read():
+                held.append(table)
+                if sum(map(len, held)) >= _ROW_GROUP:
+                    flush()
+            flush()
+        if written != self.rows:
+            raise DataError(
+                f"joining the parts of {self.out} gave {written} rows instead of {self.rows}: run "
+                f"the same command again"
+            )

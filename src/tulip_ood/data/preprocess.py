@@ -1,0 +1,148 @@
+"""How an image becomes what the network was trained on: resize, crop, scale, normalise.
+
+Pillow and torch alone, with torchvision's arithmetic (shorter side, centre crop), so that a network
+from there sees the same pixels here.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from tulip_ood.data.decoding import Raw, check_pixels, decode
+from tulip_ood.errors import DataError, InputError
+
+__all__ = ["INTERPOLATIONS", "Preprocess"]
+
+INTERPOLATIONS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "box": Image.Resampling.BOX,
+}
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """From an image to the network's input; goes into a detector file's header.
+
+    Attributes:
+        resize: The shorter side after resizing; None to leave the size alone.
+        crop: The side of the square cut out of the centre; None for the whole image.
+        mean: Subtracted after scaling to [0, 1]; three numbers for RGB, one for a grey network.
+        std: What is divided by, as many numbers.
+        interpolation: "nearest", "bilinear", "bicubic", "lanczos" or "box".
+
+    Example:
+        >>> import numpy as np
+        >>> preprocess = Preprocess(32, 32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+        >>> pixels = preprocess.pixels(np.zeros((40, 60, 3), dtype=np.uint8))
+        >>> x = preprocess.normalise(pixels[None])
+        >>> x.shape, float(x.min())
+        (torch.Size([1, 3, 32, 32]), -1.0)
+    """
+
+    resize: int | None
+    crop: int | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        for name, side in (("resize", self.resize), ("crop", self.crop)):
+            if side is not None and not (isinstance(side, int) and side >= 1):
+                raise InputError(f"{name} must be a whole number of at least 1, got {side!r}")
+        if self.resize is not None and self.crop is not None and self.crop > self.resize:
+            raise InputError(
+                f"a crop of {self.crop} does not fit into images whose shorter side is "
+                f"{self.resize}: make resize at least {self.crop}"
+            )
+        if len(self.mean) not in (1, 3) or len(self.std) != len(self.mean):
+            raise InputError(
+                f"mean and std must have three numbers each (RGB) or one each (greyscale), got "
+                f"{len(self.mean)} and {len(self.std)}"
+            )
+        if not all(math.isfinite(m) for m in self.mean):
+            raise InputError(f"mean must be finite, got {self.mean}")
+        if not all(math.isfinite(s) and s > 0 for s in self.std):
+            raise InputError(f"std must be positive, got {self.std}")
+        if self.interpolation not in INTERPOLATIONS:
+            raise InputError(
+                f"interpolation must be one of {', '.join(INTERPOLATIONS)}; got "
+                f"{self.interpolation!r}"
+            )
+
+    # ------------------------------------------------------------------- images
+
+    def pixels(self, raw: Raw) -> NDArray[np.uint8]:
+        """Decode, resize and crop: uint8 [H, W, C]."""
+        image = decode(raw, mode="RGB" if len(self.mean) == 3 else "L")
+        if self.resize is not None:
+            image = self._resized(image, self.resize)
+        if self.crop is not None:
+            image = self._cropped(image, self.crop)
+        pixels = np.array(image, dtype=np.uint8)
+        return pixels if pixels.ndim == 3 else pixels[..., None]
+
+    def _resized(self, image: Image.Image, side: int) -> Image.Image:
+        width, height = image.size
+        shorter, longer = min(width, height), max(width, height)
+        if shorter == side:
+            return image
+        long_side = int(side * longer / shorter)
+        check_pixels(side, long_side)  # a thin strip can grow into a bomb
+        size = (side, long_side) if width <= height else (long_side, side)
+        return image.resize(size, INTERPOLATIONS[self.interpolation])
+
+    @staticmethod
+    def _cropped(image: Image.Image, side: int) -> Image.Image:
+        width, height = image.size
+        if min(width, height) < side:
+            raise DataError(
+                f"the image is {width} × {height}, smaller than the crop of {side}: set resize"
+            )
+        left, top = round((width - side) / 2), round((height - side) / 2)
+        return image.crop((left, top, left + side, top + side))
+
+    def normalise(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """uint8 [N, H, W, C] → float32 [N, C, H, W], scaled to [0, 1], less mean, over std."""
+        x = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+        mean, std = (torch.tensor(v, dtype=torch.float32) for v in (self.mean, self.std))
+        return (x.to(torch.float32) / 255 - mean[:, None, None]) / std[:, None, None]
+
+    # -------------------------------------------------------------------- header
+
+    def to_json(self) -> dict[str, Any]:
+        """Ready for a JSON header."""
+        return asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Preprocess":
+        """What `to_json` gave.
+
+        Example:
+            >>> a = Preprocess(None, None, (0.5,), (0.5,))
+            >>> Preprocess.from_json(a.to_json()) == a
+            True
+        """
+        expected = set(Preprocess.__dataclass_fields__)
+        if not isinstance(values, Mapping) or set(values) != expected:
+            raise InputError(
+                f"a preprocess has the fields {', '.join(sorted(expected))}; got {values!r}"
+            )
+        numbers = {key: tuple(float(v) for v in values[key]) for key in ("mean", "std")}
+        return Preprocess(**{**values, **numbers})
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides the pixels."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,174 @@
+"""`tulip calibrate`: from a network and a folder to a detector file."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import Result
+
+import tulip_ood
+from tulip_ood.data.opening import open_sources
+from tulip_ood.data.preprocess import Preprocess
+from tulip_ood.detectors.recipes import recipe_named
+from tulip_ood.detectors.saving import read_header
+from tulip_ood.models.spec import load_model
+
+Tulip = Callable[..., Result]
+PREPARED = ("--crop", "8", "--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25")
+
+
+def test_the_file_says_where_everything_came_from(tulip: Tulip, detectors: Path) -> None:
+    header = read_header(detectors / "tulip.safetensors")
+    assert header["model_spec"] == "tulip_tiny:make"
+    assert header["classes"] == ["blue", "green", "red"]
+    assert Preprocess.from_json(header["preprocess"]).crop == 8
+    assert header["recipe"] == recipe_named("balanced").name
+    assert header["config"]["n_samples"] == 4
+
+
+def test_the_command_fits_what_python_fits(tulip: Tulip, project: Path, detectors: Path) -> None:
+    model = load_model("tulip_tiny:make").module
+    prepared = Preprocess(8, 8, (0.5,) * 3, (0.25,) * 3)
+    rows = list(open_sources(["val"]).read())
+    x = prepared.normalise(np.stack([prepared.pixels(raw) for _, raw in rows]))
+    y = torch.tensor([row.label for row, _ in rows])
+    ours = tulip_ood.Tulip(model, n_samples=4).fit([(x, y)], recipe="balanced")
+    theirs = tulip_ood.load(detectors / "tulip.safetensors", model)
+    assert torch.equal(ours.score(x), theirs.score(x))
+
+
+def test_what_is_shown_and_what_is_written(tulip: Tulip, tmp_path: Path) -> None:
+    out, found = tmp_path / "d.safetensors", tmp_path / "d.json"
+    result = tulip(
+        "calibrate", "tulip_tiny:make", "--data", "val", "--out", out, "--json", found,
+        "--recipe", "balanced", "--samples", "2", "--score", "msp", "--seed", "3",
+        "--scope", "head", "--false-alarm", "0.1", *PREPARED,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "perturbed copies of the weights will be held in memory: 0.0 MB on cpu" in result.stderr
+    assert "tulip, fitted on 150 validation inputs" in result.stdout
+    assert f"wrote {out}" in result.stdout
+    told = json.loads(found.read_text())
+    assert (told["threshold"]["kind"], told["threshold"]["target"]) == ("false_alarm", 0.1)
+    assert (told["model_spec"], told["unreadable"]) == ("tulip_tiny:make", [])
+    config = read_header(out)["config"]
+    assert (config["score"], config["seed"], config["n_samples"]) == ("msp", 3, 2)
+    assert config["scope"] == ["head.weight", "head.bias"]
+
+
+def test_the_default_recipe_and_real_ood(tulip: Tulip, tmp_path: Path) -> None:
+    out = tmp_path / "d.safetensors"
+    arguments = ["calibrate", "tulip_tiny:make", "--data", "val", "--out", out, "--samples", "2"]
+    assert tulip(*arguments, "--tune", "ood", *PREPARED).exit_code == 0
+    assert read_header(out)["recipe"] == recipe_named("self").name
+
+
+def test_an_error_rate_that_can_be_promised_and_one_that_cannot(
+    tulip: Tulip, tmp_path: Path
+) -> None:
+    out = tmp_path / "d.safetensors"
+    arguments = ["calibrate", "tulip_tiny:make", "--data", "val", "--out", out, "--method", "msp"]
+    result = tulip(*arguments, "--max-error", "0.5", "--confidence", "0.8", *PREPARED)
+    assert result.exit_code == 0, result.output
+    threshold = read_header(out)["threshold"]
+    assert (threshold["kind"], threshold["confidence"]) == ("max_error", 0.8)
+    out.unlink()
+    result = tulip(*arguments, "--max-error", "0.0001", *PREPARED)
+    assert result.exit_code == 1
+    assert "cannot be promised" in result.stderr
+    assert not out.exists()
+
+
+def test_arrays(tulip: Tulip, tmp_path: Path) -> None:
+    out = tmp_path / "d.safetensors"
+    arguments = ["calibrate", "tulip_tiny:make", "--method", "ent", "--out", out]
+    assert tulip(*arguments, "--data", "ready.npz").exit_code == 0
+    header = read_header(out)
+    assert (header["preprocess"], header["classes"]) == (None, None)
+    assert tulip(*arguments, "--data", "images.npz", *PREPARED).exit_code == 0
+    assert read_header(out)["preprocess"]["crop"] == 8
+    result = tulip(*arguments, "--data", "ready.npz", *PREPARED)
+    assert (result.exit_code, "normalised already" in result.stderr) == (2, True)
+
+
+def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> None:
+    (tmp_path / "blue").mkdir()
+    (tmp_path / "blue" / "bad.png").write_bytes(b"")
+    classes = tmp_path / "classes.txt"
+    classes.write_text("blue\ngreen\nred\n")
+    out, found = tmp_path / "d.safetensors", tmp_path / "d.json"
+    result = tulip(
+        "calibrate", "tulip_tiny:make", "--data", tmp_path, "--data", "val", "--out", out,
+        "--method", "msp", "--classes", classes, "--json", found, *PREPARED,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "1 inputs could not be read" in result.stderr
+    assert "the file is empty (0 bytes)" in result.stderr
+    assert json.loads(found.read_text())["facts"]["n_validation"] == 150
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["--recipe", "magic"], "unknown recipe 'magic'"),
+        (["--method", "magic"], "unknown method 'magic'"),
+        (["--method", "msp", "--epsilon", "0.1"], "the method msp has no --epsilon"),
+        (["--method", "msp", "--samples", "3"], "the method msp has no --samples"),
+        (["--method", "msp", "--recipe", "self"], "leave out --recipe"),
+        (["--method", "msp", "--tune", "ood"], "leave out --tune"),
+        (["--score", "magic"], "choose from"),
+        (["--task", "magic"], "choose from"),
+        (["--epsilon", "-1"], "epsilon must be positive"),
+        (["--false-alarm", "1.5"], "--false-alarm must lie between 0 and 1"),
+        (["--false-alarm", "0.1", "--max-error", "0.1"], "either"),
+        (["--confidence", "0.9"], "belongs to --max-error"),
+        (["--device", "magic"], "device 'magic' cannot be used"),
+        (["--data", "labels-missing.txt"], "1 of 152 inputs .* have no label"),
+        (["--mean", "a,b"], "takes numbers"),
+        (["--mean", "0.1,0.2"], "three numbers"),
+        (["--resize", "4"], "does not fit"),
+        (["--classes", "gone.txt"], "gone.txt cannot be read"),
+        (["--json", "gone/x.json"], "--json: there is no folder gone"),
+        (["--out", "val"], "is a folder"),
+        (["--like", "gone.safetensors"], "no detector file"),
+    ],
+)
+def test_wrong_use_exits_with_2_before_any_work(
+    tulip: Tulip, tmp_path: Path, changes: list[str], words: str
+) -> None:
+    out = tmp_path / "d.safetensors"
+    base = ["calibrate", "tulip_tiny:make", "--data", "val", "--out", out, *PREPARED]
+    result = tulip(*base, *changes)
+    assert result.exit_code == 2, result.output
+    assert re.search(words, result.stderr.replace("\n", " ")), result.stderr
+    assert result.stderr.startswith("tulip: ")
+    assert not out.exists()
+
+
+def test_a_factory_does_not_know_how_images_are_prepared(tulip: Tulip, tmp_path: Path) -> None:
+    base = ["calibrate", "tulip_tiny:make", "--data", "val", "--out", tmp_path / "d"]
+    result = tulip(*base, "--mean", "0.5")
+    assert result.exit_code == 2
+    assert "give --crop (and --resize), --std" in result.stderr
+
+
+def test_nothing_readable_and_a_network_that_does_not_fit(tulip: Tulip, tmp_path: Path) -> None:
+    for colour in ("a", "b"):
+        (tmp_path / "bad" / colour).mkdir(parents=True)
+        (tmp_path / "bad" / colour / "x.png").write_text("no image")
+        (tmp_path / "tiny" / colour).mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "tiny" / colour / "x.png")
+    out = tmp_path / "d.safetensors"
+    base = ["calibrate", "tulip_tiny:make", "--out", out, *PREPARED]
+    result = tulip(*base, "--data", tmp_path / "bad")
+    assert result.exit_code == 2
+    assert "none of the 2 inputs" in result.stderr
+    arguments = ["calibrate", "tulip_tiny:wider", "--data", tmp_path / "tiny", "--out", out]
+    result = tulip(*arguments, "--crop", "8", "--mean", "0.5", "--std", "0.5")
+    assert result.exit_code == 1
+    assert "cannot run on inputs of shape [N, 1, 8, 8]" in result.stderr

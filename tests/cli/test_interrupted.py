@@ -1,0 +1,111 @@
+"""Killed or interrupted in the middle, then run again: nothing lost, nothing scored twice."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import Result
+
+from tulip_ood.data.opening import open_sources
+from tulip_ood.data.preprocess import Preprocess
+from tulip_ood.detectors.saving import read_header
+
+Tulip = Callable[..., Result]
+PART_ROWS = 4
+
+
+class Run:
+    """`tulip score` on the test images in a process of its own, slowly, with a diary."""
+
+    def __init__(self, project: Path, detector: Path, out: Path, diary: Path, sleep: float) -> None:
+        self.diary = diary
+        arguments = ["score", str(detector), "test", "--out", str(out)]
+        arguments += ["--model", "tulip_tiny:make", "--part-rows", f"{PART_ROWS}"]
+        command = [sys.executable, "-c", "from tulip_ood.cli import main; main()"]
+        self.process = subprocess.Popen(
+            [*command, *arguments, "--batch-size", "2"],
+            cwd=project,
+            env={**os.environ, "DIARY": str(diary), "SLEEP": f"{sleep}", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for_parts(self, folder: Path, n: int) -> None:
+        end = time.monotonic() + 30
+        while len(list(folder.glob("part-*.parquet"))) < n:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+    def stop(self, how: signal.Signals) -> tuple[int, str]:
+        self.process.send_signal(how)
+        return self.finish()
+
+    def finish(self) -> tuple[int, str]:
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors
+
+    def seen(self) -> list[str]:
+        return self.diary.read_text().split()
+
+
+@pytest.fixture
+def images(tulip: Tulip, detectors: Path) -> list[str]:
+    """What the diary says of every row."""
+    prepared = Preprocess.from_json(read_header(detectors / "msp.safetensors")["preprocess"])
+    rows = [prepared.pixels(raw) for _, raw in open_sources(["test"]).read()]
+    x = prepared.normalise(np.stack(rows))
+    return [hashlib.sha256(row.numpy().tobytes()).hexdigest() for row in x]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_and_resumed(
+    tulip: Tulip,
+    project: Path,
+    detectors: Path,
+    tmp_path: Path,
+    images: list[str],
+    how: signal.Signals,
+) -> None:
+    detector, out = detectors / "msp.safetensors", tmp_path / "scores.parquet"
+    parts = tmp_path / "scores.parquet.parts"
+    first = Run(project, detector, out, tmp_path / "first", sleep=0.05)
+    first.wait_for_parts(parts, 3)
+    code, errors = first.stop(how)
+    kept = sorted(path.name for path in parts.glob("part-*.parquet"))
+    assert not out.exists()
+    assert 3 <= len(kept) < len(images) // PART_ROWS
+    if how == signal.SIGINT:
+        assert code == 130
+        assert f"{len(kept) * PART_ROWS} of {len(images)} rows are kept" in errors
+        assert "run the same command again" in errors
+    else:
+        assert code == -signal.SIGKILL
+        (parts / f"part-{len(kept):08d}.parquet.1.partial").write_bytes(b"half")
+
+    second = Run(project, detector, out, tmp_path / "second", sleep=0.0)
+    code, errors = second.finish()
+    assert code == 0, errors
+    assert f"{len(kept) * PART_ROWS} of {len(images)} rows are there already" in errors
+    rows_kept = len(kept) * PART_ROWS
+    again = second.seen()
+    assert not set(images[:rows_kept]) & set(again)
+    for image in images[rows_kept:]:
+        assert again.count(image) == 1
+
+    whole = tmp_path / "whole.parquet"
+    base = ["score", detector, "test", "--model", "tulip_tiny:make", "--batch-size", "2"]
+    assert tulip(*base, "--part-rows", PART_ROWS, "--out", whole).exit_code == 0
+    assert pq.read_table(out).equals(pq.read_table(whole))
+    assert out.read_bytes() == whole.read_bytes()
+    assert not parts.exists()
+    assert not Path(f"{out}.lock").exists()
