@@ -1,0 +1,60 @@
+"""A room imports only from rooms above it, as docs/architecture.md lists them."""
+
+import ast
+from pathlib import Path
+
+import tulip_ood
+
+ROOT = Path(tulip_ood.__file__).parent
+ORDER = [
+    "errors",
+    "version",
+    "numerics",
+    "network",
+    "shifts",
+    "detectors",
+    "data",
+    "models",
+    "benchmark",
+    "report",
+    "demo",
+    "cli",
+]
+# `shifts` stands beside `network`: neither knows of the other.
+FORBIDDEN = {("shifts", "network"), ("network", "shifts")}
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms that a file imports from, also inside functions and for type checking."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+            if node.module == "tulip_ood":
+                names = [f"tulip_ood.{alias.name}" for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("tulip_ood.")}
+    return found
+
+
+def test_every_room_knows_only_the_rooms_above_it() -> None:
+    rank = {room: i for i, room in enumerate(ORDER)}
+    wrong = []
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT).parts
+        room = parts[0].removesuffix(".py")
+        if room in ("__init__", "__main__"):
+            continue
+        assert room in rank, f"{room} is not in the list of rooms"
+        for other in imports(path):
+            if rank.get(other, -1) > rank[room] or (room, other) in FORBIDDEN:
+                wrong.append(f"{'/'.join(parts)} imports from {other}")
+    assert wrong == []
+
+
+def test_every_room_is_in_the_documents() -> None:
+    text = (ROOT.parents[1] / "docs" / "architecture.md").read_text()
+    rooms = {p.name for p in ROOT.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert {room for room in rooms if f"`{room}/`" not in text} == set()
