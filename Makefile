@@ -37,5 +37,21 @@ test: $(VENV)/.dev ## Everything that continuous integration checks
 	@echo "==> pytest (tests and docstring examples, warnings are errors)"
 	$(VENV)/bin/python -m pytest
 
+# ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
+
+.PHONY: evidence-metrics evidence-devices evidence-tuning
+DATA ?= sets.npz
+CHECKPOINT ?= checkpoint.safetensors
+
+evidence-metrics: $(VENV)/.dev ## Time and memory of every metric on ten million scores
+	$(VENV)/bin/python benchmarks/metrics/run.py
+
+evidence-devices: ## Noise and scores, CPU against GPU (DATA=…npz CHECKPOINT=…safetensors)
+	PYTHONPATH=src $(PYTHON) benchmarks/devices/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)"
+
+evidence-tuning: ## What self-tuning chooses and costs (DATA=…npz CHECKPOINT=… NAME=cifar10)
+	PYTHONPATH=src $(PYTHON) benchmarks/tuning/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
+		--out "benchmarks/tuning/result-$(NAME).json"
+
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) tulip-demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

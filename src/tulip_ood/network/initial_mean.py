@@ -151,5 +151,5 @@ def _given(
                 f"initial_mean[{raw!r}] has the shape {list(value.shape)}, but the parameter has "
                 f"{list(parameters[name].shape)}"
             )
-        chosen[name] = value.detach().to(torch.float32) if isinstance(value, Tensor) else value
+        chosen[name] = value.detach() if isinstance(value, Tensor) else value
     return chosen

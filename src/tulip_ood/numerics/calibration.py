@@ -16,6 +16,7 @@ from tulip_ood.numerics.tasks import Regression, Task
 __all__ = ["CalibratedJ", "balanced_lambda", "calibrate_j", "mean_log_likelihood", "mean_trace"]
 
 _GRID = torch.logspace(-2, 2, 33, dtype=torch.float64)
+_LARGEST_J = 1e6
 _GOLDEN = 0.6180339887498949
 # A likelihood that rises by less than this (nats an input) is no reason to leave J = 0.
 _WORTH = 1e-6
@@ -71,7 +72,8 @@ def calibrate_j(
     """J* ≥ 0 maximises the likelihood of the averaged prediction (Sec. 4.2).
 
     A coarse grid from 0.01 to 100 and 0 itself, then a golden-section search around the best:
-    the likelihood need not be unimodal.
+    the likelihood need not be unimodal. The grid goes on as long as its end is the best: a small
+    ε needs a large J.
 
     Args:
         task: What the outputs mean.
@@ -107,14 +109,20 @@ def _maximise(f: Callable[[float], float], at_0: float) -> tuple[float, float]:
     points = [0.0, *_GRID.tolist()]
     values = [at_0] + [f(j) for j in points[1:]]
     best = max(range(len(points)), key=values.__getitem__)
-    if best == 0:
-        # Between 0 and the first point there may still be a small rise.
-        low, high = 0.0, points[1]
-    else:
-        low, high = points[best - 1], points[min(best + 1, len(points) - 1)]
-    j, value = _golden(f, low, high)
-    if values[best] > value:
-        j, value = points[best], values[best]
+    while best == len(points) - 1 and points[best] < _LARGEST_J:
+        points.append(points[-1] * points[-1] / points[-2])
+        values.append(f(points[-1]))
+        best += values[-1] > values[best]
+    # On a plateau (inputs that are saturated at any large J), where it begins.
+    best = next(i for i, value in enumerate(values) if value >= values[best] - _WORTH)
+    # A lower point of the grid may stand at the foot of a higher hill: the next two are climbed.
+    hills = [i for i in range(1, len(points) - 1) if values[i - 1] < values[i] >= values[i + 1]]
+    hills = sorted((i for i in hills if values[i] < values[best]), key=values.__getitem__)
+    climbed = [
+        _golden(f, points[max(i - 1, 0)], points[min(i + 1, len(points) - 1)])
+        for i in (best, *hills[-2:])
+    ]
+    j, value = max([(points[best], values[best]), *climbed], key=lambda point: point[1])
     return (j, value) if value > at_0 + _WORTH else (0.0, at_0)
 
 
@@ -184,7 +192,8 @@ def _calibrate_regression(
 
 def _best_noise_variance(residual: Tensor, spread: Tensor, floor: Tensor) -> Tensor:
     """For each output, σ² ≥ floor maximising the Gaussian likelihood given the spread [N, o]."""
-    top = residual.mean(dim=0).clamp_min(floor) * 4.0
+    # Beyond the largest residual every variance is too large: the best σ² lies below it.
+    top = torch.maximum(residual.amax(dim=0), floor)
 
     def objective(sigma2: Tensor) -> Tensor:
         variance = spread + sigma2

@@ -35,10 +35,19 @@ __all__ = [
 
 Numbers = Tensor | npt.NDArray[np.generic] | Sequence[float]
 
+_BLOCK = 1 << 20  # numbers that are looked up at once
+_ROUNDING = 1e-6  # a mean of probabilities may exceed 1 by so much
+
 
 def _flat(values: Numbers, what: str) -> Tensor:
     """One-dimensional, on the CPU, not empty, no NaN; float64 unless it is float32 already."""
-    tensor = torch.as_tensor(values).detach().reshape(-1).cpu()
+    if isinstance(values, Tensor):
+        tensor = values.detach().reshape(-1).cpu()
+    elif isinstance(values, np.ndarray):
+        # torch takes neither read-only arrays (pyarrow's) nor reversed ones as they are.
+        tensor = torch.from_numpy(np.require(values, requirements=["C", "W"])).reshape(-1)
+    else:
+        tensor = torch.as_tensor(values, dtype=torch.float64).reshape(-1)
     if tensor.dtype != torch.float32:
         tensor = tensor.to(torch.float64)
     if tensor.numel() == 0:
@@ -49,7 +58,15 @@ def _flat(values: Numbers, what: str) -> Tensor:
 
 
 def _sorted(values: Numbers, what: str) -> Tensor:
-    return _flat(values, what).sort().values
+    # NumPy's sort: torch's also makes the places that the values came from, twice the memory.
+    return torch.from_numpy(np.sort(_flat(values, what).numpy()))
+
+
+def _both_sorted(id_scores: Numbers, ood_scores: Numbers) -> tuple[Tensor, Tensor]:
+    inside, outside = _sorted(id_scores, "id_scores"), _sorted(ood_scores, "ood_scores")
+    if inside.dtype == outside.dtype:
+        return inside, outside
+    return inside.to(torch.float64), outside.to(torch.float64)
 
 
 def auroc(id_scores: Numbers, ood_scores: Numbers) -> float:
@@ -59,15 +76,12 @@ def auroc(id_scores: Numbers, ood_scores: Numbers) -> float:
         >>> auroc([0.1, 0.2, 0.3], [0.3, 0.9])
         0.9166666666666666
     """
-    inside, outside = _sorted(id_scores, "id_scores"), _sorted(ood_scores, "ood_scores")
-    inside, outside = _common(inside, outside)
-    below = torch.searchsorted(inside, outside, right=False).sum()
-    not_above = torch.searchsorted(inside, outside, right=True).sum()
-    return (int(below) + int(not_above)) / (2 * inside.numel() * outside.numel())
-
-
-def _common(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    return (a, b) if a.dtype == b.dtype else (a.to(torch.float64), b.to(torch.float64))
+    inside, outside = _both_sorted(id_scores, ood_scores)
+    won = 0  # twice the pairs in which OOD scores higher; a tie counts one
+    for block in outside.split(_BLOCK):
+        won += int(torch.searchsorted(inside, block, right=False).sum())
+        won += int(torch.searchsorted(inside, block, right=True).sum())
+    return won / (2 * inside.numel() * outside.numel())
 
 
 def id_flagged_at_95_ood(id_scores: Numbers, ood_scores: Numbers, *, caught: float = 0.95) -> float:
@@ -80,8 +94,7 @@ def id_flagged_at_95_ood(id_scores: Numbers, ood_scores: Numbers, *, caught: flo
         >>> id_flagged_at_95_ood([0.1, 0.2, 0.6, 0.7], [0.65, 0.8, 0.9])
         0.25
     """
-    inside, outside = _sorted(id_scores, "id_scores"), _sorted(ood_scores, "ood_scores")
-    inside, outside = _common(inside, outside)
+    inside, outside = _both_sorted(id_scores, ood_scores)
     needed = _at_least(caught, outside.numel())
     threshold = outside[outside.numel() - needed]
     return float((inside >= threshold).to(torch.float64).mean())
@@ -97,14 +110,15 @@ def ood_missed_at_95_id(id_scores: Numbers, ood_scores: Numbers, *, kept: float 
         >>> ood_missed_at_95_id([0.1, 0.2, 0.6, 0.7], [0.65, 0.8, 0.9])
         0.3333333333333333
     """
-    inside, outside = _sorted(id_scores, "id_scores"), _sorted(ood_scores, "ood_scores")
-    inside, outside = _common(inside, outside)
+    inside, outside = _both_sorted(id_scores, ood_scores)
     threshold = inside[_at_least(kept, inside.numel()) - 1]
     return float((outside <= threshold).to(torch.float64).mean())
 
 
 def _at_least(share: float, n: int) -> int:
     """The smallest count k with k/n ≥ share, without the rounding of share·n."""
+    if not 0.0 < share <= 1.0:
+        raise InputError(f"a share must lie above 0 and not above 1, got {share}")
     k = max(1, min(n, round(share * n)))
     while k / n < share:
         k += 1
@@ -120,7 +134,8 @@ def aupr_out(id_scores: Numbers, ood_scores: Numbers) -> float:
         >>> aupr_out([0.1, 0.4], [0.3, 0.9])
         0.8333333333333333
     """
-    return _average_precision(_flat(ood_scores, "ood_scores"), _flat(id_scores, "id_scores"))
+    inside, outside = _both_sorted(id_scores, ood_scores)
+    return _average_precision(outside, inside)
 
 
 def aupr_in(id_scores: Numbers, ood_scores: Numbers) -> float:
@@ -130,19 +145,26 @@ def aupr_in(id_scores: Numbers, ood_scores: Numbers) -> float:
         >>> aupr_in([0.1, 0.4], [0.3, 0.9])
         0.8333333333333333
     """
-    return _average_precision(-_flat(id_scores, "id_scores"), -_flat(ood_scores, "ood_scores"))
+    inside, outside = _both_sorted(id_scores, ood_scores)
+    return _average_precision(-inside.flip(0), -outside.flip(0))
 
 
 def _average_precision(positive: Tensor, negative: Tensor) -> float:
-    """Σ (recall step × precision) over the distinct thresholds, from the highest down."""
-    positive, negative = _common(positive, negative)
-    positive, negative = positive.sort().values, negative.sort().values
-    thresholds, counts = positive.unique_consecutive(return_counts=True)
-    n = positive.numel()
-    caught = n - (counts.cumsum(0) - counts)  # positives at or above each distinct threshold
-    flagged = negative.numel() - torch.searchsorted(negative, thresholds, right=False)
-    precision = caught.to(torch.float64) / (caught + flagged).to(torch.float64)
-    return float((precision * counts.to(torch.float64)).sum() / n)
+    """The precision at the threshold of each positive, averaged over positives; both sorted.
+
+    The same as Σ (recall step × precision) over the distinct thresholds, ties included.
+    """
+    total = 0.0
+    for block in positive.split(_BLOCK):
+        caught = _at_or_above(positive, block)
+        total += float((caught / (caught + _at_or_above(negative, block))).sum())
+    return total / positive.numel()
+
+
+def _at_or_above(values: Tensor, thresholds: Tensor) -> Tensor:
+    """How many of the sorted values reach each threshold, float64."""
+    below = torch.searchsorted(values, thresholds, right=False)
+    return (values.numel() - below).to(torch.float64)
 
 
 def roc_curve(id_scores: Numbers, ood_scores: Numbers) -> tuple[Tensor, Tensor]:
@@ -153,16 +175,22 @@ def roc_curve(id_scores: Numbers, ood_scores: Numbers) -> tuple[Tensor, Tensor]:
         >>> flagged.tolist(), caught.tolist()
         ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
     """
-    inside, outside = _sorted(id_scores, "id_scores"), _sorted(ood_scores, "ood_scores")
-    inside, outside = _common(inside, outside)
-    thresholds = torch.cat([inside, outside]).unique().flip(0)
-    start = torch.zeros(1, dtype=torch.float64)
+    inside, outside = _both_sorted(id_scores, ood_scores)
+    every = torch.cat([inside, outside]).numpy()
+    every.sort()
+    thresholds = torch.from_numpy(every).unique_consecutive().flip(0)
+    del every
+    flagged = _share_at_or_above(inside, thresholds)
+    del inside
+    return flagged, _share_at_or_above(outside, thresholds)
 
-    def at_or_above(values: Tensor) -> Tensor:
-        count = values.numel() - torch.searchsorted(values, thresholds, right=False)
-        return torch.cat([start, count.to(torch.float64) / values.numel()])
 
-    return at_or_above(inside), at_or_above(outside)
+def _share_at_or_above(values: Tensor, thresholds: Tensor) -> Tensor:
+    """The share of the sorted values that reach each threshold, after a first 0."""
+    share = torch.zeros(thresholds.numel() + 1, dtype=torch.float64)
+    for part, block in zip(share[1:].split(_BLOCK), thresholds.split(_BLOCK), strict=True):
+        part.copy_(_at_or_above(values, block))
+    return share.div_(values.numel())
 
 
 def _errors_by_confidence(scores: Numbers, wrong: Numbers) -> Tensor:
@@ -172,15 +200,18 @@ def _errors_by_confidence(scores: Numbers, wrong: Numbers) -> Tensor:
         raise InputError(
             f"scores and wrong must be equally long, got {values.numel()} and {errors.numel()}"
         )
-    order = values.argsort(stable=True)
-    values, errors = values[order], errors[order].to(torch.float64)
-    del order
-    counts = values.unique_consecutive(return_counts=True)[1]
-    ends = counts.cumsum(0)
-    at_ends = errors.cumsum(0)[ends - 1]
-    in_group = at_ends.diff(prepend=torch.zeros(1, dtype=torch.float64))
-    each: Tensor = in_group / counts
-    return each.repeat_interleave(counts).cumsum(0)
+    values, order = values.sort()
+    errors = errors.to(torch.float64)[order].cumsum_(0)
+    last = torch.ones(values.numel(), dtype=torch.bool)  # where a group of equal scores ends
+    torch.ne(values[1:], values[:-1], out=last[:-1])
+    del values, order
+    if bool(last.all()):
+        return errors
+    ends = last.nonzero().squeeze(1)
+    counts = ends.diff(prepend=torch.tensor([-1]))
+    each = errors[ends].diff(prepend=torch.zeros(1, dtype=torch.float64)) / counts
+    del errors, ends
+    return each.repeat_interleave(counts).cumsum_(0)
 
 
 def risk_coverage(scores: Numbers, wrong: Numbers) -> tuple[Tensor, Tensor]:
@@ -250,6 +281,11 @@ def reliability(confidence: Numbers, correct: Numbers, *, bins: int = 15) -> Rel
         raise InputError(
             f"confidence and correct must be equally long, got {said.numel()} and {so.numel()}"
         )
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, got {bins}")
+    low, high = (float(end) for end in said.aminmax())
+    if low < -_ROUNDING or high > 1.0 + _ROUNDING:
+        raise InputError(f"confidence must lie in 0…1, got {low:g} to {high:g}")
     said = said.to(torch.float64)
     index = (said * bins).ceil().to(torch.int64).sub_(1).clamp_(0, bins - 1)
     count = torch.bincount(index, minlength=bins)
@@ -279,6 +315,7 @@ def nll(probs: Tensor, labels: Tensor) -> float:
         >>> round(nll(torch.tensor([[0.5, 0.5]]), torch.tensor([1])), 4)
         0.6931
     """
+    _check_labelled(probs, labels)
     picked = probs.to(torch.float64).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return float(-picked.log().mean())
 
@@ -291,4 +328,17 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
         >>> accuracy(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([1, 1]))
         0.5
     """
+    _check_labelled(logits, labels)
     return float((logits.argmax(dim=-1) == labels).to(torch.float64).mean())
+
+
+def _check_labelled(outputs: Tensor, labels: Tensor) -> None:
+    if labels.shape != outputs.shape[:-1]:
+        raise InputError(
+            f"outputs of shape {list(outputs.shape)} need labels of shape "
+            f"{list(outputs.shape[:-1])}, got {list(labels.shape)}"
+        )
+    if labels.numel() == 0:
+        raise InputError("outputs and labels are empty: a metric needs at least one input")
+    if bool(outputs.isnan().any()):
+        raise InputError(f"outputs contain {int(outputs.isnan().sum())} NaN: leave them out first")

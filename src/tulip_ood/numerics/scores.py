@@ -68,13 +68,18 @@ def msp(probs: Tensor) -> Tensor:
 def gen(probs: Tensor, gamma: float = 0.1, top: int = 100) -> Tensor:
     """Generalised entropy Σ p^γ (1−p)^γ over the `top` largest p (Liu et al., CVPR 2023).
 
+    1 − p of the largest is summed over the other classes: a small power makes much of a tiny
+    number, and 1 − p would round it to 0.
+
     Example:
         >>> import torch
         >>> gen(torch.tensor([[0.5, 0.5], [0.99, 0.01]]))
         tensor([1.7411, 1.2606])
     """
     largest = probs.topk(min(top, probs.shape[-1]), dim=-1).values
-    return (largest * (1.0 - largest)).clamp_min(0.0).pow(gamma).sum(dim=-1)
+    rest = 1.0 - largest
+    rest[..., 0] = msp(probs)
+    return (largest * rest).pow(gamma).sum(dim=-1)
 
 
 def max_logit(samples: Tensor) -> Tensor:
@@ -99,28 +104,31 @@ def energy(samples: Tensor) -> Tensor:
     return -samples.logsumexp(dim=-1).mean(dim=0)
 
 
-def bernoulli_entropy(probs: Tensor) -> Tensor:
-    """Σ over outputs of the entropy of a yes/no probability: […, o] → […].
+def bernoulli_entropy(yes: Tensor, no: Tensor) -> Tensor:
+    """Σ over outputs of the entropy of a yes/no answer: […, o] → […].
+
+    Both probabilities are asked for, so that a very sure yes keeps its order as a very sure no
+    does: 1 − p would round to 0.
 
     Example:
         >>> import torch
-        >>> bernoulli_entropy(torch.tensor([[0.5, 1.0]]))
+        >>> bernoulli_entropy(torch.tensor([[0.5, 1.0]]), torch.tensor([[0.5, 0.0]]))
         tensor([0.6931])
     """
-    both = torch.special.xlogy(probs, probs) + torch.special.xlogy(1.0 - probs, 1.0 - probs)
+    both = torch.special.xlogy(yes, yes) + torch.special.xlogy(no, no)
     total: Tensor = both.sum(dim=-1)
     return 0.0 - total
 
 
-def bernoulli_msp(probs: Tensor) -> Tensor:
+def bernoulli_msp(yes: Tensor, no: Tensor) -> Tensor:
     """The largest chance that any single yes/no answer is wrong: […, o] → […].
 
     Example:
         >>> import torch
-        >>> bernoulli_msp(torch.tensor([[0.9, 0.4]]))
+        >>> bernoulli_msp(torch.tensor([[0.9, 0.4]]), torch.tensor([[0.1, 0.6]]))
         tensor([0.4000])
     """
-    return torch.minimum(probs, 1.0 - probs).amax(dim=-1)
+    return torch.minimum(yes, no).amax(dim=-1)
 
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {

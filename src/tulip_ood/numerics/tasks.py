@@ -245,10 +245,10 @@ class Multilabel(Task):
     def score(self, name: str, samples: Tensor, noise_var: Tensor | None = None) -> Tensor:
         """Bernoulli entropy, or the largest chance that one answer is wrong."""
         self.check_score(name)
-        probs = self.predict(samples)
+        yes, no = self.predict(samples), self.predict(-samples)
         if name == "msp":
-            return score_functions.bernoulli_msp(probs)
-        return score_functions.bernoulli_entropy(probs)
+            return score_functions.bernoulli_msp(yes, no)
+        return score_functions.bernoulli_entropy(yes, no)
 
     def performance(self, base: Tensor, labels: Tensor) -> float:
         """Share of single answers that are right."""
@@ -390,6 +390,8 @@ def _class_numbers(labels: Tensor, base: Tensor, *, ignored: bool) -> Tensor:
         raise InputError("labels must be whole class numbers, got fractions")
     labels = labels.to(torch.int64)
     checked = labels[labels != IGNORED] if ignored else labels
+    if ignored and checked.numel() == 0:
+        raise InputError(f"no position has a label: all {labels.numel()} are {IGNORED}")
     n_classes = base.shape[-1]
     outside = (checked < 0) | (checked >= n_classes)
     if bool(outside.any()):

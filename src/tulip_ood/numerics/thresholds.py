@@ -47,14 +47,16 @@ def conformal_p_values(
     calibration = calibration.to(torch.float64)
     below = torch.searchsorted(calibration, scores.to(torch.float64).contiguous(), right=False)
     if weights is None:
-        n: float = calibration.numel()
-        at_least = (n - below).to(torch.float64)
+        at_least = (calibration.numel() - below).to(torch.float64)
     else:
-        start = torch.zeros(1, dtype=torch.float64)
-        mass = torch.cat([start, weights.to(torch.float64).cumsum(0)])
-        n = float(mass[-1])
-        at_least = (n - mass[below]).clamp_min(0.0)
-    return (1.0 + at_least) / (n + 1.0)
+        # Added up from the top: exactly 0 above the highest score, whatever rounding does.
+        mass = weights.to(torch.float64).flip(0).cumsum(0).flip(0)
+        at_least = torch.cat([mass, mass.new_zeros(1)])[below]
+    return (1.0 + at_least) / (_n_inputs(calibration, weights) + 1.0)
+
+
+def _n_inputs(calibration: Tensor, weights: Tensor | None) -> int:
+    return calibration.numel() if weights is None else round(float(weights.sum()))
 
 
 def false_alarm_threshold(
@@ -72,14 +74,14 @@ def false_alarm_threshold(
     if not 0.0 < false_alarm < 1.0:
         raise InputError(f"false_alarm must lie between 0 and 1, got {false_alarm}")
     calibration = calibration.to(torch.float64)
-    n = calibration.numel() if weights is None else float(weights.sum())
-    if false_alarm * (n + 1) < 1.0:
+    n = _n_inputs(calibration, weights)
+    # Same arithmetic as the p-values, so that the two decisions can never differ by rounding.
+    if 1.0 / (n + 1.0) > false_alarm:
         needed = math.ceil(1.0 / false_alarm - 1.0 - 1e-9)
         raise ThresholdError(
             f"a false-alarm rate of {false_alarm:g} needs at least {needed} held-out calibration "
-            f"inputs, but there are {n:g}: fit with more validation data or allow a higher rate"
+            f"inputs, but there are {n}: fit with more validation data or allow a higher rate"
         )
-    # Same arithmetic as the p-values, so that the two decisions can never differ by rounding.
     p = conformal_p_values(calibration, calibration, weights=weights)
     accepted = calibration[p > false_alarm]
     return float(accepted[-1])
@@ -209,6 +211,12 @@ def error_rate_threshold(
         raise InputError(f"max_error must lie between 0 and 1, got {max_error}")
     if not 0.0 < confidence < 1.0:
         raise InputError(f"confidence must lie between 0 and 1, got {confidence}")
+    if scores.shape != wrong.shape:
+        raise InputError(
+            f"scores and wrong must be equally long, got {scores.numel()} and {wrong.numel()}"
+        )
+    if not bool((scores < math.inf).any()) or bool(scores.isnan().any()):
+        raise InputError("error-rate control needs calibration scores, none of them NaN")
     order = scores.to(torch.float64).argsort(stable=True)
     ranked, errors = scores.to(torch.float64)[order], wrong[order].to(torch.int64).cumsum(0)
     n = ranked.numel()
@@ -227,10 +235,17 @@ def error_rate_threshold(
         if upper <= max_error:
             return tried[-1]
     best = min(tried, key=lambda found: found.upper_bound)
+    reachable = _rounded_up(best.upper_bound)
     raise ThresholdError(
         f"an error rate of at most {max_error:.3g} cannot be promised with confidence "
         f"{confidence:g} from these {n} calibration inputs; the lowest that can is "
-        f"{best.upper_bound:.3g}, accepting {best.coverage:.0%} of the inputs (error rate seen "
+        f"{reachable:g}, accepting {best.coverage:.0%} of the inputs (error rate seen "
         f"there: {best.error_rate:.3g}): allow more errors, ask for less confidence, or fit with "
         f"more validation data"
     )
+
+
+def _rounded_up(rate: float) -> float:
+    """To three digits, never down: asking for what a message offers must succeed."""
+    step = 10.0 ** (math.floor(math.log10(rate)) - 2)
+    return math.ceil(rate / step) * step
