@@ -9,6 +9,7 @@ ROOT = Path(tulip_ood.__file__).parent
 ORDER = [
     "errors",
     "version",
+    "wording",
     "numerics",
     "network",
     "shifts",
@@ -48,9 +49,11 @@ def test_every_room_knows_only_the_rooms_above_it() -> None:
         if room in ("__init__", "__main__"):
             continue
         assert room in rank, f"{room} is not in the list of rooms"
-        for other in imports(path):
-            if rank.get(other, -1) > rank[room] or (room, other) in FORBIDDEN:
-                wrong.append(f"{'/'.join(parts)} imports from {other}")
+        wrong += [
+            f"{'/'.join(parts)} imports from {other}"
+            for other in imports(path)
+            if rank.get(other, -1) > rank[room] or (room, other) in FORBIDDEN
+        ]
     assert wrong == []
 
 

@@ -120,7 +120,7 @@ def test_the_report_reads_well(vectors: Any) -> None:
         "× balanced",
         "held-out NLL",
         "threshold data: 300 inputs, held out from fitting",
-        "at most 5.0% of in-distribution inputs are refused",
+        "at most 5.0 % of in-distribution inputs are refused",
         "90 % band",
         "AURC of the network's own errors",
     ):

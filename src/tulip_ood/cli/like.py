@@ -4,8 +4,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tulip_ood.cli.failing import UsageError
+from tulip_ood.wording import percent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, nn
 
     from tulip_ood.data.preprocess import Preprocess
@@ -142,14 +145,14 @@ class Comparison:
         """What, old, new: for a table."""
         flips = "no calibration inputs are shared"
         if self.flipped is not None:
-            flips = f"{self.flipped:.1%} of {self.shared:,} shared inputs"
-        pairs = {
-            "threshold": ("{:.6g}", self.threshold),
-            "false alarms at the old threshold": ("{:.1%}", self.false_alarms),
-            "coverage": ("{:.1%}", self.coverage),
-            "AURC": ("{:.5f}", self.aurc),
+            flips = f"{percent(self.flipped)} of {self.shared:,} shared inputs"
+        pairs: dict[str, tuple[Callable[[float], str], tuple[float, float]]] = {
+            "threshold": ("{:.6g}".format, self.threshold),
+            "false alarms at the old threshold": (percent, self.false_alarms),
+            "coverage": (percent, self.coverage),
+            "AURC": ("{:.5f}".format, self.aurc),
         }
-        shown = [(name, form.format(a), form.format(b)) for name, (form, (a, b)) in pairs.items()]
+        shown = [(name, form(a), form(b)) for name, (form, (a, b)) in pairs.items()]
         return [*shown, ("decisions that flip", "", flips)]
 
     def to_dict(self) -> dict[str, Any]:

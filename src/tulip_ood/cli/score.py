@@ -11,6 +11,7 @@ from tulip_ood.cli.fitting import network_refuses
 from tulip_ood.cli.progress import make_progress
 from tulip_ood.errors import DataError
 from tulip_ood.version import __version__
+from tulip_ood.wording import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,8 +234,8 @@ def _show(target: "Path", json: str | None) -> None:
             first += [Unreadable(row["row"], row["path"], row["error"]) for row in few]
     refused = rows - accepted - bad
     typer.echo(
-        f"{target}: {rows:,} inputs, {accepted:,} accepted ({accepted / rows:.1%}), {refused:,} "
-        f"refused, {bad:,} without a score"
+        f"{target}: {rows:,} inputs, {accepted:,} accepted ({percent(accepted / rows)}), "
+        f"{refused:,} refused, {bad:,} without a score"
     )
     options.show_unreadable(first, bad)
     summary: dict[str, Any] = {"out": str(target), "rows": rows, "accepted": accepted}

@@ -240,13 +240,13 @@ class Detector(ABC):
         accepted = self._threshold.accepts(score)
         reason: Any = ()
         if score.ndim == 1:
-            percentiles = {
-                name: reference.percentile(values)
+            standing = {
+                name: (reference.percentile(values), reference.excess(values))
                 for name, (values, reference) in quantities.items()
                 if reference is not None
             }
             shown = None if isinstance(self.task, Regression) else probs
-            reason = Reasons(percentiles, accepted=accepted, valid=score < math.inf, probs=shown)
+            reason = Reasons(standing, accepted=accepted, valid=score < math.inf, probs=shown)
         p_value = self.calibration.p_values(score)
         return Prediction(label, probs, score, p_value, accepted, reason, **more)
 
@@ -282,6 +282,11 @@ class Detector(ABC):
     def threshold(self) -> Threshold | None:
         """The threshold and its promise, or None before fitting."""
         return self._threshold
+
+    @property
+    def fitted(self) -> Any:
+        """What was learned: a frozen dataclass of numbers and tensors (`state_class`)."""
+        return self._ready()
 
     @property
     def calibration(self) -> Calibration:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError, ThresholdError
 from tulip_ood.numerics import metrics, thresholds
+from tulip_ood.wording import percent
 
 __all__ = ["Calibration", "Threshold", "control_error_rate", "control_false_alarms"]
 
@@ -136,14 +137,14 @@ def control_false_alarms(calibration: Calibration, false_alarm: float) -> Thresh
     band = ""
     if calibration.weights is None:
         low, high = thresholds.false_alarm_band(n, false_alarm)
-        band = f"; for this calibration set expect {low:.1%} to {high:.1%} (90 % band)"
+        band = f"; for this calibration set expect {percent(low)} to {percent(high)} (90 % band)"
     else:
         unit = "positions of new inputs"
     how = ""
     if calibration.cross_fitted:
         how = " Cross-fitted because there are few inputs: the rate holds approximately."
     promise = (
-        f"at most {false_alarm:.1%} of in-distribution {unit} are refused, on average over "
+        f"at most {percent(false_alarm)} of in-distribution {unit} are refused, on average over "
         f"calibration sets of {n}{band}.{how}"
     )
     coverage = _coverage(calibration, value)
@@ -178,8 +179,8 @@ def control_error_rate(calibration: Calibration, max_error: float, confidence: f
     )
     promise = (
         f"with confidence {confidence:g}, accepted answers on in-distribution inputs are wrong at "
-        f"most {max_error:.2%} of the time (seen: {found.error_rate:.2%}), accepting "
-        f"{found.coverage:.1%}"
+        f"most {percent(max_error, 2)} of the time (seen: {percent(found.error_rate, 2)}), "
+        f"accepting {percent(found.coverage)}"
     )
     return Threshold(found.threshold, "max_error", max_error, confidence, found.coverage, promise)
 

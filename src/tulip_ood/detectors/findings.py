@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError
 from tulip_ood.numerics.tasks import Classification, Task
+from tulip_ood.wording import percent
 
 __all__ = ["Finding", "look_at_validation"]
 
@@ -106,7 +107,7 @@ def _look_at_classes(task: Classification, base: Tensor, labels: Tensor) -> list
         found.append(
             Finding(
                 "too-accurate",
-                f"the network is right on {accuracy:.1%} of the validation inputs: these look "
+                f"the network is right on {percent(accuracy)} of the validation inputs: these look "
                 f"like training images. Fit on data that the network was not trained on, or the "
                 f"threshold will be too tight",
             )
@@ -126,8 +127,8 @@ def _label_order(answers: Tensor, labels: Tensor, n_classes: int, accuracy: floa
     return [
         Finding(
             "label-order",
-            f"the network is right on {accuracy:.1%} of the validation inputs, but would be on "
-            f"{renamed:.1%} if its outputs were renamed: the labels seem to be in another order "
-            f"than the network's outputs. Check the class order (sorted folder names?)",
+            f"the network is right on {percent(accuracy)} of the validation inputs, but would be "
+            f"on {percent(renamed)} if its outputs were renamed: the labels seem to be in another "
+            f"order than the network's outputs. Check the class order (sorted folder names?)",
         )
     ]

@@ -13,6 +13,7 @@ _WORDS = {
     "ambiguous": "the network itself wavers",
     "unstable": "small changes of the weights would change the answer",
     "unfamiliar": "the input is unlike the validation data",
+    "invalid": "the input, or what the network makes of it, is not finite",
 }
 
 
@@ -47,6 +48,15 @@ class Reference:
         right = torch.searchsorted(self.quantiles, values, right=True)
         return ((left + right - 1).to(torch.float64) / 2).clamp(0.0, 100.0)
 
+    def excess(self, values: Tensor) -> Tensor:
+        """How far above the median, in units of the step from the median to the 95th percentile.
+
+        Tells apart what lies beyond all validation data, where percentiles are 100 for everything.
+        """
+        median, high = self.quantiles[50], self.quantiles[95]
+        step = (high - median).clamp_min(1e-9 * (1.0 + high.abs()))
+        return (values.to(torch.float64) - median) / step
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -70,9 +80,14 @@ class Reason:
     top_labels: tuple[int, ...]
     top_probs: tuple[float, ...]
 
+    @property
+    def words(self) -> str:
+        """The reason alone, without numbers; "" if accepted."""
+        return f"{self.kind}: {_WORDS[self.kind]}" if self.kind else ""
+
     def __str__(self) -> str:
         if self.kind == "invalid":
-            return "invalid: the input, or what the network makes of it, is not finite"
+            return self.words
         guesses = ", ".join(
             f"{label} {100 * prob:.0f} %"
             for label, prob in zip(self.top_labels, self.top_probs, strict=True)
@@ -81,7 +96,7 @@ class Reason:
             return f"accepted ({guesses})" if guesses else "accepted"
         name = max(self._mine(), key=lambda quantity: self.percentiles[quantity])
         where = f"{name} above {self.percentiles[name]:.0f} % of validation data"
-        return f"{self.kind}: {_WORDS[self.kind]} ({'; '.join(filter(None, (where, guesses)))})"
+        return f"{self.words} ({'; '.join(filter(None, (where, guesses)))})"
 
     def _mine(self) -> list[str]:
         return [name for name in _QUANTITIES[self.kind] if name in self.percentiles]
@@ -98,10 +113,16 @@ _QUANTITIES = {
 class Reasons(Sequence[Reason]):
     """One `Reason` for every input, made when it is looked at.
 
+    Args:
+        quantities: Name → (where each input stands in %, how far it stands out).
+        accepted: Which inputs are accepted.
+        valid: Which have a score at all.
+        probs: Probabilities, or None where outputs are none.
+
     Example:
         >>> import torch
         >>> reasons = Reasons(
-        ...     {"entropy": torch.tensor([99.0, 10.0])},
+        ...     {"entropy": (torch.tensor([99.0, 10.0]), torch.tensor([2.0, -1.0]))},
         ...     accepted=torch.tensor([False, True]),
         ...     valid=torch.tensor([True, True]),
         ...     probs=torch.tensor([[0.6, 0.4], [1.0, 0.0]]),
@@ -112,13 +133,13 @@ class Reasons(Sequence[Reason]):
 
     def __init__(
         self,
-        percentiles: dict[str, Tensor],
+        quantities: dict[str, tuple[Tensor, Tensor]],
         *,
         accepted: Tensor,
         valid: Tensor,
         probs: Tensor | None,
     ) -> None:
-        self._percentiles = percentiles
+        self._quantities = quantities
         self._accepted = accepted
         self._valid = valid
         self._probs = probs
@@ -146,14 +167,18 @@ class Reasons(Sequence[Reason]):
         if self._probs is not None and bool(self._valid[i]):
             top = self._probs[i].topk(min(2, self._probs.shape[-1]))
             labels, probs = tuple(top.indices.tolist()), tuple(top.values.tolist())
-        seen = {name: float(values[i]) for name, values in self._percentiles.items()}
+        seen = {name: float(percent[i]) for name, (percent, _) in self._quantities.items()}
         if not bool(self._valid[i]):
             return Reason("invalid", {}, (), ())
         if bool(self._accepted[i]):
             return Reason("", seen, labels, probs)
+        # Where several are beyond everything seen, the one that stands out furthest.
         height = {
-            kind: max((seen[q] for q in quantities if q in seen), default=-1.0)
-            for kind, quantities in _QUANTITIES.items()
+            kind: max(
+                ((seen[q], float(self._quantities[q][1][i])) for q in members if q in seen),
+                default=(-1.0, 0.0),
+            )
+            for kind, members in _QUANTITIES.items()
         }
         return Reason(max(height, key=height.__getitem__), seen, labels, probs)
 

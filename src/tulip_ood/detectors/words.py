@@ -7,6 +7,7 @@ from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.self_tuning import Tuning
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.perturbation import PassSettings
+from tulip_ood.wording import percent
 
 __all__ = ["envelope_lines", "look_at_envelope"]
 
@@ -44,8 +45,8 @@ def look_at_envelope(
         found.append(
             Finding(
                 "inactive",
-                f"the bound S is not positive on {fitted.inactive:.0%} of the validation data, so "
-                f"TULiP changes nothing there: λ = {fitted.lam:.3g} is too large for this network "
+                f"the bound S is not positive on {percent(fitted.inactive, 0)} of the validation "
+                f"data, so TULiP changes nothing there: λ = {fitted.lam:.3g} is too large for this network "
                 f"(balanced would be {fitted.balanced_lam:.3g}). Use recipe='balanced' or 'self'",
             )
         )
@@ -54,8 +55,8 @@ def look_at_envelope(
         found.append(
             Finding(
                 "near-chance",
-                f"the perturbed network is right only {noisy:.1%} of the time ({clean:.1%} "
-                f"unperturbed): ε = {fitted.setting.epsilon:g} is too large. Use a smaller epsilon",
+                f"the perturbed network is right only {percent(noisy)} of the time "
+                f"({percent(clean)} unperturbed): ε = {fitted.setting.epsilon:g} is too large. Use a smaller epsilon",
             )
         )
     if tuning is not None and not tuning.ranked:
@@ -97,11 +98,12 @@ def envelope_lines(
         f"noisy passes in {pairs}, drift δ = {settings.delta:g}, seed {settings.seed}",
         f"the bound: Θ_XX = {fitted.trace_xx:.4g}, λ = {fitted.lam:.4g} "
         f"({_ratio(fitted.lam, fitted.balanced_lam)} × balanced); not positive on "
-        f"{fitted.inactive:.0%} of the validation data",
+        f"{percent(fitted.inactive, 0)} of the validation data",
         f"the strength: J = {fitted.j_score:.4g} for the score, J = {fitted.j_probs:.4g} for the "
         f"probabilities (J* = {fitted.j_star:.4g}); held-out NLL "
         f"{facts['held_out_nll_plain']:.4f} → {facts['held_out_nll_tulip']:.4f}",
-        f"accuracy {facts['performance']:.1%}, perturbed {facts['noisy_performance']:.1%}",
+        f"accuracy {percent(facts['performance'])}, "
+        f"perturbed {percent(facts['noisy_performance'])}",
     ]
     if fitted.j_star > 0 and fitted.j_probs == 0:
         lines.append("J* did not lower the held-out NLL: probabilities are the network's own")
@@ -111,10 +113,12 @@ def envelope_lines(
             f"({', '.join(tuning.kinds)})"
         )
     if tuning is not None and tuning.kept_label:
-        kept = ", ".join(f"{kind} ({share:.0%})" for kind, share in tuning.kept_label.items())
+        kept = ", ".join(
+            f"{kind} ({percent(share, 0)})" for kind, share in tuning.kept_label.items()
+        )
         lines.append(f"kinds dropped because the network keeps its answers on them: {kept}")
     if tuning is not None and tuning.spoiled:
-        spoiled = ", ".join(f"{eps:g} ({acc:.1%})" for eps, acc in tuning.spoiled.items())
+        spoiled = ", ".join(f"{eps:g} ({percent(acc)})" for eps, acc in tuning.spoiled.items())
         lines.append(f"ε dropped because the noisy network is too often wrong: {spoiled}")
     if means.values:
         lines.append(f"initial means other than 0: {_means(means)}")

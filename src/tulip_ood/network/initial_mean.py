@@ -8,7 +8,6 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, fx, nn
 
 from tulip_ood.errors import InputError

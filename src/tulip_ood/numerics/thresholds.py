@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError, ThresholdError
+from tulip_ood.wording import percent
 
 __all__ = [
     "ErrorRateThreshold",
@@ -239,7 +240,7 @@ def error_rate_threshold(
     raise ThresholdError(
         f"an error rate of at most {max_error:.3g} cannot be promised with confidence "
         f"{confidence:g} from these {n} calibration inputs; the lowest that can is "
-        f"{reachable:g}, accepting {best.coverage:.0%} of the inputs (error rate seen "
+        f"{reachable:g}, accepting {percent(best.coverage, 0)} of the inputs (error rate seen "
         f"there: {best.error_rate:.3g}): allow more errors, ask for less confidence, or fit with "
         f"more validation data"
     )
