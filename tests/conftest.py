@@ -7,6 +7,10 @@ import torch
 from torch import Tensor, nn
 
 
+# Networks this small gain nothing from a second thread, and two workers share the cores.
+torch.set_num_threads(1)
+
+
 @dataclass(frozen=True)
 class Problem:
     """A trained network with validation, test and OOD inputs."""

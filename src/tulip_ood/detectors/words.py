@@ -46,8 +46,8 @@ def look_at_envelope(
             Finding(
                 "inactive",
                 f"the bound S is not positive on {percent(fitted.inactive, 0)} of the validation "
-                f"data, so TULiP changes nothing there: λ = {fitted.lam:.3g} is too large for this network "
-                f"(balanced would be {fitted.balanced_lam:.3g}). Use recipe='balanced' or 'self'",
+                f"data, so TULiP changes nothing there: λ = {fitted.lam:.3g} is too large for this "
+                f"network (balanced would be {fitted.balanced_lam:.3g}). Use recipe='balanced' or 'self'",
             )
         )
     clean, noisy = facts["performance"], facts["noisy_performance"]
@@ -56,7 +56,8 @@ def look_at_envelope(
             Finding(
                 "near-chance",
                 f"the perturbed network is right only {percent(noisy)} of the time "
-                f"({percent(clean)} unperturbed): ε = {fitted.setting.epsilon:g} is too large. Use a smaller epsilon",
+                f"({percent(clean)} unperturbed): ε = {fitted.setting.epsilon:g} is too large. "
+                f"Use a smaller epsilon",
             )
         )
     if tuning is not None and not tuning.ranked:
