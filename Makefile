@@ -39,9 +39,12 @@ test: $(VENV)/.dev ## Everything that continuous integration checks
 
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
-.PHONY: evidence-metrics evidence-devices evidence-tuning
+.PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning
 DATA ?= sets.npz
 CHECKPOINT ?= checkpoint.safetensors
+
+evidence-demo: $(VENV)/.dev ## The demo with five seeds
+	$(VENV)/bin/python benchmarks/demo/run.py
 
 evidence-metrics: $(VENV)/.dev ## Time and memory of every metric on ten million scores
 	$(VENV)/bin/python benchmarks/metrics/run.py
@@ -52,6 +55,10 @@ evidence-devices: ## Noise and scores, CPU against GPU (DATA=…npz CHECKPOINT=�
 evidence-tuning: ## What self-tuning chooses and costs (DATA=…npz CHECKPOINT=… NAME=cifar10)
 	PYTHONPATH=src $(PYTHON) benchmarks/tuning/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
 		--out "benchmarks/tuning/result-$(NAME).json"
+
+.PHONY: tables
+tables: $(VENV)/bin/python ## Write the tables of README.md and docs/ from the result files
+	$(VENV)/bin/python benchmarks/tables.py
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) tulip-demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

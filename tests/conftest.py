@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-
 # Networks this small gain nothing from a second thread, and two workers share the cores.
 torch.set_num_threads(1)
 
