@@ -2,8 +2,8 @@
 
     make tables
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a test checks that every one is what
-this script would write.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a test checks that every one is
+what this script would write.
 """
 
 import json

@@ -47,7 +47,8 @@ def look_at_envelope(
                 "inactive",
                 f"the bound S is not positive on {percent(fitted.inactive, 0)} of the validation "
                 f"data, so TULiP changes nothing there: λ = {fitted.lam:.3g} is too large for this "
-                f"network (balanced would be {fitted.balanced_lam:.3g}). Use recipe='balanced' or 'self'",
+                f"network (balanced would be {fitted.balanced_lam:.3g}). Use recipe='balanced' or "
+                f"'self'",
             )
         )
     clean, noisy = facts["performance"], facts["noisy_performance"]
