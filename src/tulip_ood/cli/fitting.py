@@ -64,6 +64,16 @@ def fit(
         preprocess: How its images are prepared.
         batch_size: Rows that are read at once.
         **how: Further arguments of `detector.fit`.
+
+    Example:
+        >>> import numpy, pathlib, tempfile, torch, tulip_ood
+        >>> from tulip_ood.data.arrays import Arrays
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = str(pathlib.Path(folder, "x.npz"))
+        ...     numpy.savez(path, x=numpy.random.rand(40, 3, 8, 8), y=numpy.arange(40) % 2)
+        ...     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2))
+        ...     fit(tulip_ood.detectors.MSP(model), Arrays(path), None)
+        []
     """
     import numpy as np
     import torch

@@ -170,7 +170,11 @@ def check_place(path: str | None, option: str) -> Path | None:
 
 
 def show_unreadable(errors: "Sequence[Unreadable]", count: int) -> None:
-    """The first few inputs that could not be read, with the reason."""
+    """The first few inputs that could not be read, with the reason.
+
+    Example:
+        >>> show_unreadable([], 0)
+    """
     for row, path, reason in errors[:_SHOWN]:
         shown = path.encode("utf-8", "backslashreplace").decode()
         typer.echo(f"  row {row}, {shown}: {reason}", err=True)

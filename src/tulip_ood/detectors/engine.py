@@ -197,7 +197,19 @@ class Engine:
 
 
 def check_settings(passes: Passes, settings: PassSettings) -> None:
-    """Refuse passes that were made in another way than a detector needs."""
+    """Refuse passes that were made in another way than a detector needs.
+
+    Example:
+        >>> made = PassSettings(0.01, n_samples=2)
+        >>> passes = Passes(torch.zeros(1, 2), torch.zeros(2, 1, 2), None, None, None, made)
+        >>> check_settings(passes, made)
+        >>> check_settings(passes, made.with_(seed=1))
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: these passes were made with PassSettings(epsilon=0.01, \
+delta=8.0, n_samples=2, antithetic=True, seed=0), but this detector needs \
+PassSettings(epsilon=0.01, delta=8.0, n_samples=2, antithetic=True, seed=1)
+    """
     if settings.n_samples and passes.settings != settings:
         raise InputError(
             f"these passes were made with {passes.settings}, but this detector needs {settings}"

@@ -145,7 +145,20 @@ class FittedEnvelope:
 def fit_envelope(
     passes: Passes, task: Task, setting: Setting, *, sqrt_outputs: bool
 ) -> FittedEnvelope:
-    """Θ_XX, λ, J* and J from the passes of labelled ID inputs (Sec. 4.2)."""
+    """Θ_XX, λ, J* and J from the passes of labelled ID inputs (Sec. 4.2).
+
+    Example:
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> _ = torch.manual_seed(0)
+        >>> base, labels = 5 * torch.randn(40, 3), torch.randint(3, (40,))
+        >>> noisy, drift = base + torch.randn(4, 40, 3), 1.1 * base
+        >>> passes = Passes(base, noisy, drift, None, labels, PassSettings(0.01, n_samples=4))
+        >>> task, setting = make_task("classification"), Setting(0.01)
+        >>> fitted = fit_envelope(passes, task, setting, sqrt_outputs=False)
+        >>> fitted.j_star > 0, fitted.lam == fitted.balanced_lam
+        (True, True)
+    """
     assert passes.labels is not None
     measured = measure(passes, sqrt_outputs=sqrt_outputs)
     trace_xx = calibration.mean_trace(measured.trace)
@@ -182,7 +195,20 @@ def fit_envelope(
 def score_passes(
     passes: Passes, task: Task, name: str, fitted: FittedEnvelope, *, sqrt_outputs: bool
 ) -> Tensor:
-    """The score of every input (and position), Alg. 1 lines 8–13."""
+    """The score of every input (and position), Alg. 1 lines 8–13.
+
+    Example:
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> _ = torch.manual_seed(0)
+        >>> base, labels = 5 * torch.randn(40, 3), torch.randint(3, (40,))
+        >>> noisy, drift = base + torch.randn(4, 40, 3), 1.1 * base
+        >>> passes = Passes(base, noisy, drift, None, labels, PassSettings(0.01, n_samples=4))
+        >>> task, setting = make_task("classification"), Setting(0.01)
+        >>> fitted = fit_envelope(passes, task, setting, sqrt_outputs=False)
+        >>> score_passes(passes, task, "ent", fitted, sqrt_outputs=False).shape
+        torch.Size([40])
+    """
     if name != "bound" and fitted.j_score == 0.0:
         return task.score(name, passes.base.to(torch.float64).unsqueeze(0), fitted.noise_var)
     measured = measure(passes, sqrt_outputs=sqrt_outputs)
@@ -207,6 +233,19 @@ def judge_passes(
     """The prediction at `j_probs`, S/J², γ at J = 1, the features' distance, and the variance.
 
     What the passes do not tell (no noisy passes, no features, no regression) is 0.
+
+    Example:
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> _ = torch.manual_seed(0)
+        >>> base, labels = 5 * torch.randn(40, 3), torch.randint(3, (40,))
+        >>> noisy, drift = base + torch.randn(4, 40, 3), 1.1 * base
+        >>> passes = Passes(base, noisy, drift, None, labels, PassSettings(0.01, n_samples=4))
+        >>> task, setting = make_task("classification"), Setting(0.01)
+        >>> fitted = fit_envelope(passes, task, setting, sqrt_outputs=False)
+        >>> probs, bound, *_ = judge_passes(passes, task, fitted, sqrt_outputs=False)
+        >>> probs.shape, bound.shape
+        (torch.Size([40, 3]), torch.Size([40]))
     """
     base = passes.base.to(torch.float64)
     nothing = torch.zeros(base.shape[:-1], dtype=torch.float64)
@@ -231,7 +270,21 @@ def held_out_likelihood(
     *,
     sqrt_outputs: bool,
 ) -> tuple[float, float]:
-    """Mean log-likelihood of inputs that were not learned from: plain, and enveloped at J*."""
+    """Mean log-likelihood of inputs that were not learned from: plain, and enveloped at J*.
+
+    Example:
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> _ = torch.manual_seed(0)
+        >>> base, labels = 5 * torch.randn(40, 3), torch.randint(3, (40,))
+        >>> noisy, drift = base + torch.randn(4, 40, 3), 1.1 * base
+        >>> passes = Passes(base, noisy, drift, None, labels, PassSettings(0.01, n_samples=4))
+        >>> task, setting = make_task("classification"), Setting(0.01)
+        >>> learn = lambda part: fit_envelope(part, task, setting, sqrt_outputs=False)
+        >>> plain, enveloped = held_out_likelihood(passes, task, learn, sqrt_outputs=False)
+        >>> plain < 0, enveloped < 0
+        (True, True)
+    """
     totals = [0.0, 0.0]
     parts = splits(passes)
     for inside, held in parts:

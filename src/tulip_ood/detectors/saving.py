@@ -244,7 +244,10 @@ def load(
             another one, or if golden inputs do not score as they did.
 
     Example:
-        See `tulip_ood.detectors.saving.save`.
+        >>> load("nowhere.safetensors", torch.nn.Linear(2, 2))
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.FileFormatError: there is no detector file nowhere.safetensors
     """
     from tulip_ood.detectors.registry import METHODS
 

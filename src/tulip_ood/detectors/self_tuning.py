@@ -159,6 +159,15 @@ def tune(
         seed: Decides what is random in the kinds.
         ood: Real OOD validation inputs; then no pseudo-OOD is made.
         count: Told of every input that goes through a pass.
+
+    Example:
+        >>> import tulip_ood
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Linear(16, 3))
+        >>> x = torch.randn(200, 4)
+        >>> detector = tulip_ood.Tulip(model).fit([(x, model(2 * x).argmax(1))])  # calls tune
+        >>> detector._tuning.epsilons
+        (0.001, 0.002, 0.005, 0.01)
     """
     task = perturbation.network.task
     count = count or PassCount(None)

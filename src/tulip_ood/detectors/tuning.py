@@ -151,6 +151,21 @@ def candidates(
         score: The score that will be used.
         space: What is tried; its `epsilon` is passed over, `inside` has one.
         sqrt_outputs: Whether the drift is multiplied by √o.
+
+    Example:
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> _ = torch.manual_seed(0)
+        >>> def passes(scale):
+        ...     base, noise = scale * torch.randn(40, 3), torch.randn(2, 40, 3)
+        ...     settings = PassSettings(0.01, n_samples=2)
+        ...     return Passes(base, base + noise, 1.1 * base, None, base.argmax(1), settings)
+        >>> space = SearchSpace(balance=(1.0,), j=(0.0, 1.0), j_scaling=())
+        >>> task = make_task("classification")
+        >>> ood = {"dim": passes(1)}
+        >>> tried = candidates(passes(5), ood, task, "ent", space, sqrt_outputs=False)
+        >>> [candidate.j for candidate in tried]
+        [0.0, 1.0]
     """
     assert inside.labels is not None
     epsilon = inside.settings.epsilon

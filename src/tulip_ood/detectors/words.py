@@ -22,7 +22,18 @@ def look_at_envelope(
     guesses: tuple[str, ...],
     score: str,
 ) -> list[Finding]:
-    """Degenerate results of a fit."""
+    """Degenerate results of a fit.
+
+    Example:
+        >>> import torch, tulip_ood, warnings
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore")
+        ...     detector = tulip_ood.Tulip(torch.nn.Linear(4, 3), j=0.0)
+        ...     _ = detector.fit([(x, y)], recipe="paper")
+        >>> "j-zero" in [finding.code for finding in detector.report().findings]
+        True
+    """
     found: list[Finding] = []
     if fitted.j_score == 0.0 and score != "bound":
         if tuning is not None:
@@ -93,7 +104,17 @@ def envelope_lines(
     means: InitialMean,
     held_bytes: int,
 ) -> list[str]:
-    """The fit, one sentence a line."""
+    """The fit, one sentence a line.
+
+    Example:
+        >>> import torch, tulip_ood, warnings
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore")
+        ...     detector = tulip_ood.Tulip(torch.nn.Linear(4, 3)).fit([(x, y)], recipe="paper")
+        >>> detector.report().lines[0][:40]
+        'recipe paper-1: weight noise ε = 0.005, '
+    """
     pairs = "antithetic pairs" if settings.antithetic else "independent draws"
     lines = [
         f"recipe {facts['recipe']}: weight noise ε = {settings.epsilon:g}, {settings.n_samples} "

@@ -160,6 +160,13 @@ def forward(
         positions: For dense outputs, which positions to keep: uniform numbers [N, P] in [0, 1).
         features: Whether to return penultimate features.
         progress: Called with the number of inputs done.
+
+    Example:
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> logits, _ = forward(network, torch.zeros(5, 4), batch_size=2)
+        >>> logits.shape
+        torch.Size([5, 3])
     """
     n = len(source) if isinstance(source, Rows) else structures.count_rows(source)
     logits: Tensor | None = None
@@ -275,6 +282,15 @@ def run_passes(
         epsilon: Another ε than the perturbation's (never held in memory).
         keyed: Whether to compute the content key (hashes weights and inputs).
         progress: Called with the number of inputs that went through a pass.
+
+    Example:
+        >>> from tulip_ood.network.initial_mean import InitialMean
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> settings = PassSettings(0.01, n_samples=2)
+        >>> perturbation = Perturbation(network, {"weight": 1.0}, InitialMean({}, ()), settings)
+        >>> run_passes(perturbation, torch.zeros(5, 4), batch_size=2).noisy.shape
+        torch.Size([2, 5, 3])
     """
     network, settings = perturbation.network, perturbation.settings
     if epsilon is not None:
