@@ -23,6 +23,7 @@ __all__ = [
     "judge_passes",
     "measure",
     "score_passes",
+    "score_stretched",
 ]
 
 
@@ -215,12 +216,28 @@ def score_passes(
     if name == "bound":
         return measured.bound(fitted.trace_xx, fitted.lam)
     stretch = fitted.j_score * measured.stretch(fitted.trace_xx, fitted.lam)
+    return score_stretched(passes, task, name, stretch, fitted.noise_var)
+
+
+def score_stretched(
+    passes: Passes, task: Task, name: str, stretch: Tensor, noise_var: Tensor | None = None
+) -> Tensor:
+    """The score of the samples f̃_i = f + γ (f_i − f) for a given γ, in bounded memory.
+
+    Example:
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> base = torch.zeros(3, 2)
+        >>> passes = Passes(base, base[None], base, None, None, PassSettings(0.01, n_samples=1))
+        >>> score_stretched(passes, make_task("classification"), "msp", torch.ones(3))
+        tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64)
+    """
     return torch.cat(
         [
             task.score(
                 name,
                 envelope.samples(passes.base[rows], passes.noisy[:, rows], stretch[rows]),
-                fitted.noise_var,
+                noise_var,
             )
             for rows in row_blocks(len(passes), passes.noisy[:, :1].numel())
         ]

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.envelope_fit import score_stretched
 from tulip_ood.detectors.logits import Nothing
 from tulip_ood.errors import InputError
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
-from tulip_ood.numerics import envelope
-from tulip_ood.numerics.blocks import row_blocks
 
 __all__ = ["NoiseAveraging"]
 
@@ -79,12 +78,4 @@ class NoiseAveraging(Detector):
 
     def _score(self, state: Nothing, passes: Passes) -> Tensor:
         stretch = torch.full(passes.base.shape[:-1], self.gamma, dtype=torch.float64)
-        return torch.cat(
-            [
-                self.task.score(
-                    self.score_name,
-                    envelope.samples(passes.base[rows], passes.noisy[:, rows], stretch[rows]),
-                )
-                for rows in row_blocks(len(passes), passes.noisy[:, :1].numel())
-            ]
-        )
+        return score_stretched(passes, self.task, self.score_name, stretch)

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tulip_ood.detectors.envelope_fit import measure
+from tulip_ood.detectors.envelope_fit import measure, score_stretched
 from tulip_ood.detectors.recipes import PAPER_J_SCALINGS, Recipe, Setting
 from tulip_ood.errors import InputError
 from tulip_ood.network.passes import Passes
-from tulip_ood.numerics import calibration, envelope, metrics
-from tulip_ood.numerics.blocks import row_blocks
+from tulip_ood.numerics import calibration, metrics
 from tulip_ood.numerics.tasks import Task
 
 __all__ = ["Candidate", "SearchSpace", "best_first", "candidates", "mean_ranks", "what_to_search"]
@@ -194,26 +193,11 @@ def candidates(
                 continue  # J = 0 is the plain network whatever λ is
             tried.add(j)
             scores = [
-                _scores(part, task, score, j * stretch, best.noise_var)
+                score_stretched(part, task, score, j * stretch, best.noise_var)
                 for part, stretch in zip(parts, stretches, strict=True)
             ]
             found.append(_candidate(Setting(epsilon, **by, **how), j, names, scores))
     return found
-
-
-def _scores(
-    passes: Passes, task: Task, score: str, stretch: Tensor, noise_var: Tensor | None
-) -> Tensor:
-    return torch.cat(
-        [
-            task.score(
-                score,
-                envelope.samples(passes.base[rows], passes.noisy[:, rows], stretch[rows]),
-                noise_var,
-            )
-            for rows in row_blocks(len(passes), passes.noisy[:, :1].numel())
-        ]
-    )
 
 
 def _candidate(
