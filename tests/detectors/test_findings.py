@@ -93,6 +93,18 @@ def test_duplicates_never_stand_on_both_sides_of_the_split(vectors: Any) -> None
     assert not {passes.ids[i] for i in inside} & {passes.ids[i] for i in held}
 
 
+def test_a_network_that_guesses(vectors: Any) -> None:
+    x, y = vectors.val
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        guessing = nn.Sequential(nn.Linear(2, 3))
+    with torch.no_grad():
+        guessing[0].weight.mul_(1e-3)
+        guessing[0].bias.copy_(torch.tensor([0.0, 0.0, 1.0]))
+    found = fit_and_find(guessing, x, y)
+    assert "is it trained" in found["no-better-than-chance"]
+
+
 def test_noise_that_destroys_the_network(vectors: Any) -> None:
     found = fit_and_find(vectors.model, *vectors.val, epsilon=5.0)
     assert "ε = 5 is too large" in found["near-chance"]

@@ -36,8 +36,9 @@ def look_at_envelope(
     """
     found: list[Finding] = []
     if fitted.j_score == 0.0 and score != "bound":
-        if tuning is not None:
-            why = "no perturbation ranked better on the pseudo-OOD"
+        searched = tuning is not None and bool(tuning.ranked)
+        if searched:
+            why = "no perturbation did better on the pseudo-OOD"
         elif fitted.inactive >= _NEARLY_ALL:
             why = "the bound is hardly ever positive, so the likelihood does not depend on J"
         else:
@@ -49,7 +50,7 @@ def look_at_envelope(
             Finding(
                 "j-zero",
                 f"J = 0: {why}, so the score is the plain network's own and costs one pass. Set "
-                f"j=… by hand, or use recipe='self', to perturb all the same",
+                f"j=… by hand{'' if searched else ', or tune=…,'} to perturb all the same",
             )
         )
     if fitted.inactive >= _NEARLY_ALL:
@@ -63,6 +64,15 @@ def look_at_envelope(
             )
         )
     clean, noisy = facts["performance"], facts["noisy_performance"]
+    if clean <= chance + 1e-9:
+        found.append(
+            Finding(
+                "no-better-than-chance",
+                f"the network is right {percent(clean)} of the time, no more often than an answer "
+                f"that ignores the input ({percent(chance)}): is it trained, and are inputs "
+                f"prepared as in training?",
+            )
+        )
     if clean > chance and noisy < chance + 0.1 * (clean - chance):
         found.append(
             Finding(
