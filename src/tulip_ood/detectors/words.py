@@ -64,7 +64,7 @@ def look_at_envelope(
             )
         )
     clean, noisy = facts["performance"], facts["noisy_performance"]
-    if clean <= chance + 1e-9:
+    if clean <= chance + 1e-12:
         found.append(
             Finding(
                 "no-better-than-chance",

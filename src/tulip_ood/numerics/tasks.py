@@ -82,7 +82,7 @@ class Task(ABC):
     def chance(self, base: Tensor, labels: Tensor) -> float:
         """The performance of an answer that ignores the input."""
         counts = torch.bincount(labels.reshape(-1)[labels.reshape(-1) >= 0])
-        return float(counts.max() / counts.sum())
+        return int(counts.max()) / int(counts.sum())
 
     def check_score(self, name: str) -> str:
         """`name` if this task knows such a score."""
