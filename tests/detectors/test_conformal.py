@@ -7,7 +7,7 @@ import torch
 from scipy.stats import betabinom
 
 import tulip_ood
-from tulip_ood.network.passes import run_passes
+from tulip_ood.network.running import run_passes
 
 
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")

@@ -83,11 +83,9 @@ def test_duplicates_never_stand_on_both_sides_of_the_split(vectors: Any) -> None
     x, y = vectors.val
     detector = tulip_ood.Tulip(vectors.model)
     rows = detector.engine.collect(
-        [(x.repeat(3, 1), y.repeat(3))], detector._settings(), seed=0, memory=1 << 30
+        [(x.repeat(3, 1), y.repeat(3))], detector._needs(), seed=0, memory=1 << 30
     )
-    passes, _ = usable(
-        detector.engine.passes_of(rows, detector._settings(), seed=0), detector.task, 0
-    )
+    passes, _ = usable(detector.engine.passes_of(rows, detector._needs(), seed=0), detector.task, 0)
     ((inside, held),) = splits(passes)
     assert passes.ids is not None
     assert not {passes.ids[i] for i in inside} & {passes.ids[i] for i in held}

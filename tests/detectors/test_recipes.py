@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import tulip_ood
 from tulip_ood.errors import InputError, TulipWarning
-from tulip_ood.network.passes import run_passes
+from tulip_ood.network.running import run_passes
 
 pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 
@@ -202,8 +202,8 @@ def test_j_zero_costs_one_pass(images: Any) -> None:
 
 def test_a_fit_on_passes_equals_a_fit_on_inputs(images: Any) -> None:
     direct = tulip_ood.Tulip(images.model).fit(images.loader(), recipe="balanced")
-    rows = direct.engine.collect(images.loader(), direct._settings(), seed=0, memory=1 << 30)
-    passes = direct.engine.passes_of(rows, direct._settings(), seed=0)
+    rows = direct.engine.collect(images.loader(), direct._needs(), seed=0, memory=1 << 30)
+    passes = direct.engine.passes_of(rows, direct._needs(), seed=0)
     from_passes = tulip_ood.Tulip(images.model).fit(passes, recipe="balanced")
     assert torch.equal(direct.calibration.scores, from_passes.calibration.scores)
     assert torch.equal(direct.score(images.ood), from_passes.score(images.ood))

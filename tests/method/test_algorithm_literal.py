@@ -18,8 +18,8 @@ import tulip_ood
 from tulip_ood.detectors.envelope_fit import measure
 from tulip_ood.network.initial_mean import initial_mean
 from tulip_ood.network.network import Network
-from tulip_ood.network.passes import run_passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
+from tulip_ood.network.running import run_passes
 from tulip_ood.numerics.random import normal
 from tulip_ood.numerics.tasks import make_task
 

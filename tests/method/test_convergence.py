@@ -18,8 +18,9 @@ from torch.func import functional_call, jacrev
 from tulip_ood.detectors.envelope_fit import measure
 from tulip_ood.network.initial_mean import initial_mean
 from tulip_ood.network.network import Network
-from tulip_ood.network.passes import Passes, run_passes
+from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
+from tulip_ood.network.running import run_passes
 from tulip_ood.numerics import envelope
 from tulip_ood.numerics.tasks import make_task
 

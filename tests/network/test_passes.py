@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 import tulip_ood
 from tulip_ood.errors import FileFormatError
-from tulip_ood.network.passes import Passes, run_passes
+from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import collect_rows
+from tulip_ood.network.running import run_passes
 
 pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 

@@ -54,8 +54,10 @@ def fit_arguments(method: str, *, recipe: str | None, tune: Any) -> dict[str, An
         arguments["recipe"] = recipe_named(recipe).name
     if tune is not None:
         arguments["tune"] = tune
+    kind = METHODS[method].detector
+    chooses = bool(kind.search or getattr(kind, "family", None)) or "recipe" in known
     for name in arguments:
-        if name not in known:
+        if name not in known or not chooses:
             raise UsageError(f"the method {method} has nothing to choose: leave out --{name}")
     return arguments
 

@@ -4,9 +4,10 @@ Holds the private network and its perturbed weights, notices when the user's mod
 collects validation data, and runs passes over any number of inputs in bounded memory.
 """
 
+import dataclasses
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -17,11 +18,12 @@ from tulip_ood.network import inputs as structures
 from tulip_ood.network.golden import check_alike, describe_inputs, synthetic_inputs
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
-from tulip_ood.network.passes import Passes, dense_labels, dense_positions, run_passes
+from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
+from tulip_ood.network.running import Needs, dense_labels, dense_positions, run_passes
 
-__all__ = ["Engine", "PassCount", "check_settings"]
+__all__ = ["Engine", "PassCount"]
 
 _CHUNK_BYTES = 128 << 20  # logits of all passes that are in memory at once while scoring
 
@@ -116,13 +118,11 @@ class Engine:
 
     # ----------------------------------------------------------------- fit data
 
-    def collect(
-        self, data: Iterable[Any], settings: PassSettings, *, seed: int, memory: int
-    ) -> Rows:
+    def collect(self, data: Iterable[Any], needs: Needs, *, seed: int, memory: int) -> Rows:
         """Hold labelled validation inputs, and look at the network with the first of them."""
 
         def bytes_of_logits(inputs: Inputs) -> int:
-            return 4 * self.network.probe(inputs).outputs_per_input * settings.n_passes
+            return 4 * self.network.probe(inputs).outputs_per_input * needs.settings.n_passes
 
         rows = collect_rows(data, seed=seed, memory=memory, row_cost=bytes_of_logits)
         self.inputs = describe_inputs(rows.first(16))
@@ -131,7 +131,7 @@ class Engine:
     def passes_of(
         self,
         rows: Rows,
-        settings: PassSettings,
+        needs: Needs,
         *,
         seed: int,
         progress: Callable[[int], None] | None = None,
@@ -139,20 +139,38 @@ class Engine:
         """All passes over held rows, with their labels (at some positions, for dense outputs)."""
         positions = dense_positions(self.network.task, len(rows), seed)
         return run_passes(
-            self.perturbation(settings),
+            self.perturbation(needs.settings),
             rows,
             batch_size=self.batch_size,
+            needs=needs,
             positions=positions,
             labels=None if rows.labels is None else dense_labels(rows.labels, positions),
             progress=progress,
         )
+
+    def stream(self, loader: Iterable[Any], needs: Needs) -> Iterator[Passes]:
+        """Passes over a loader of labelled batches, a batch at a time: nothing is held."""
+        for batch in structures.batches(loader):
+            inputs, labels = structures.split_batch(batch)
+            inputs = structures.map_tensors(lambda t: t.detach(), inputs)
+            if structures.count_rows(inputs) == 0:
+                continue
+            self.network.probe(inputs)
+            if self.inputs is None:
+                self.inputs = describe_inputs(structures.take(inputs, slice(0, 16)))
+            made = run_passes(
+                self.perturbation(needs.settings), inputs, batch_size=self.batch_size, needs=needs
+            )
+            checked = self.network.task.check_labels(labels.detach().cpu(), made.base)
+            good = made.finite & structures.finite_rows(inputs)
+            yield dataclasses.replace(made, labels=checked).take(good)
 
     # ------------------------------------------------------------------- scoring
 
     def over(
         self,
         x: Inputs | Passes,
-        settings: PassSettings,
+        needs: Needs,
         function: Callable[[Passes], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
         """Apply a function of passes to any number of inputs, a bounded number at a time.
@@ -161,7 +179,7 @@ class Engine:
         finite themselves, or whose logits are not.
         """
         if isinstance(x, Passes):
-            check_settings(x, settings)
+            needs.check(x)
             return _mark_invalid(function(x), x.finite)
         inputs = structures.map_tensors(lambda t: t.detach(), x)
         if structures.count_rows(inputs) == 0:
@@ -169,10 +187,10 @@ class Engine:
         if self.inputs is not None:
             check_alike(inputs, self.inputs)
         outputs = self.network.probe(inputs).outputs_per_input
-        perturbation = self.perturbation(settings)
+        perturbation = self.perturbation(needs.settings)
         parts = []
-        for chunk in structures.chunks(inputs, self._chunk_rows(outputs * settings.n_passes)):
-            passes = run_passes(perturbation, chunk, batch_size=self.batch_size)
+        for chunk in structures.chunks(inputs, self._chunk_rows(outputs * needs.passes)):
+            passes = run_passes(perturbation, chunk, batch_size=self.batch_size, needs=needs)
             valid = passes.finite & structures.finite_rows(chunk)
             parts.append(_mark_invalid(function(passes), valid))
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
@@ -194,26 +212,6 @@ class Engine:
             return None
         self.network.probe(self.golden_inputs(4))
         return self.perturbation(settings).checksum()
-
-
-def check_settings(passes: Passes, settings: PassSettings) -> None:
-    """Refuse passes that were made in another way than a detector needs.
-
-    Example:
-        >>> made = PassSettings(0.01, n_samples=2)
-        >>> passes = Passes(torch.zeros(1, 2), torch.zeros(2, 1, 2), None, None, None, made)
-        >>> check_settings(passes, made)
-        >>> check_settings(passes, made.with_(seed=1))
-        Traceback (most recent call last):
-        ...
-        tulip_ood.errors.InputError: these passes were made with PassSettings(epsilon=0.01, \
-delta=8.0, n_samples=2, antithetic=True, seed=0), but this detector needs \
-PassSettings(epsilon=0.01, delta=8.0, n_samples=2, antithetic=True, seed=1)
-    """
-    if settings.n_samples and passes.settings != settings:
-        raise InputError(
-            f"these passes were made with {passes.settings}, but this detector needs {settings}"
-        )
 
 
 class PassCount:

@@ -9,12 +9,14 @@ from torch import Tensor
 from tulip_ood.detectors.fitting import splits
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.detectors.recipes import Setting
+from tulip_ood.detectors.shaping import Shaping, make_shaping
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics import calibration, envelope
 from tulip_ood.numerics.blocks import row_blocks
 from tulip_ood.numerics.tasks import Regression, Task
 
 __all__ = [
+    "Constants",
     "Features",
     "FittedEnvelope",
     "Measured",
@@ -98,20 +100,57 @@ class Features:
 
 
 @dataclass(frozen=True)
+class Constants:
+    """What the envelope of one kind of logits needs.
+
+    Attributes:
+        trace_xx: Θ_XX.
+        lam: λ.
+        balanced_lam: The balanced λ.
+        j_star: J*, which maximises the likelihood.
+        inactive: The share of the ID data with S ≤ 0.
+        noise_var: σ² of regression outputs at J*, else None.
+        noise_var_at_0: The same at J = 0.
+
+    Example:
+        >>> Constants(1.0, 0.5, 0.5, 1.2, 0.5, None, None).j_star
+        1.2
+    """
+
+    trace_xx: float
+    lam: float
+    balanced_lam: float
+    j_star: float
+    inactive: float
+    noise_var: Tensor | None
+    noise_var_at_0: Tensor | None
+
+    @staticmethod
+    def of(passes: Passes, task: Task, setting: Setting, *, sqrt_outputs: bool) -> "Constants":
+        """From the passes of labelled ID inputs."""
+        assert passes.labels is not None
+        measured = measure(passes, sqrt_outputs=sqrt_outputs)
+        trace_xx = calibration.mean_trace(measured.trace)
+        balanced = calibration.balanced_lambda(trace_xx, float(measured.drift.mean()))
+        lam = setting.lam if setting.lam is not None else setting.balance * balanced
+        unit = measured.stretch(trace_xx, lam)
+        best = calibration.calibrate_j(task, passes.base, passes.noisy, unit, passes.labels)
+        dead = (measured.bound(trace_xx, lam) <= 0).to(torch.float64).mean()
+        noise = (best.noise_var, best.noise_var_at_0)
+        return Constants(trace_xx, lam, balanced, best.j, float(dead), *noise)
+
+
+@dataclass(frozen=True)
 class FittedEnvelope:
     """Everything that TULiP has learned.
 
     Attributes:
         setting: How ε, λ and J were to be found.
-        trace_xx: Θ_XX.
-        lam: λ.
-        balanced_lam: The balanced λ, for comparison.
-        j_star: J*, which maximises the likelihood.
+        shaping: What is done to features before the score, or None.
+        scoring: The constants of the logits that the score comes from, shaped if there is shaping.
+        plain: The constants of the network's own logits, for probabilities and reasons.
         j_score: The J of the score.
         j_probs: The J of the probabilities: J*, or 0 if that was better on held-out data.
-        inactive: The share of the ID data with S ≤ 0.
-        noise_var: σ² of regression outputs at J*, else None.
-        noise_var_at_0: The same at J = 0.
         bound_reference: Quantiles of S/J² on ID data.
         stretch_reference: Quantiles of γ at J = 1 on ID data.
         features: Where penultimate features lie, or None.
@@ -120,27 +159,52 @@ class FittedEnvelope:
     Example:
         >>> import dataclasses
         >>> [f.name for f in dataclasses.fields(FittedEnvelope)][:3]
-        ['setting', 'trace_xx', 'lam']
+        ['setting', 'shaping', 'scoring']
     """
 
     setting: Setting
-    trace_xx: float
-    lam: float
-    balanced_lam: float
-    j_star: float
+    shaping: Shaping | None
+    scoring: Constants
+    plain: Constants
     j_score: float
     j_probs: float
-    inactive: float
-    noise_var: Tensor | None
-    noise_var_at_0: Tensor | None
     bound_reference: Reference
     stretch_reference: Reference
     features: Features | None
     features_reference: Reference | None
 
+    @property
+    def trace_xx(self) -> float:
+        """Θ_XX of the logits that the score comes from."""
+        return self.scoring.trace_xx
+
+    @property
+    def lam(self) -> float:
+        """λ of the score."""
+        return self.scoring.lam
+
+    @property
+    def balanced_lam(self) -> float:
+        """The balanced λ of the logits that the score comes from."""
+        return self.scoring.balanced_lam
+
+    @property
+    def j_star(self) -> float:
+        """J* of the logits that the score comes from."""
+        return self.scoring.j_star
+
+    @property
+    def inactive(self) -> float:
+        """The share of the ID data on which the score's bound is not positive."""
+        return self.scoring.inactive
+
     def noise(self, j: float) -> Tensor | None:
         """σ² of regression outputs that goes with J = 0 or J*."""
-        return self.noise_var_at_0 if j == 0.0 else self.noise_var
+        return self.plain.noise_var_at_0 if j == 0.0 else self.plain.noise_var
+
+    def shaped(self, passes: Passes) -> Passes:
+        """The passes that scores come from."""
+        return passes if self.shaping is None else passes.reshaped(self.shaping)
 
 
 def fit_envelope(
@@ -156,38 +220,34 @@ def fit_envelope(
         >>> noisy, drift = base + torch.randn(4, 40, 3), 1.1 * base
         >>> passes = Passes(base, noisy, drift, None, labels, PassSettings(0.01, n_samples=4))
         >>> task, setting = make_task("classification"), Setting(0.01)
-        >>> fitted = fit_envelope(passes, task, setting, sqrt_outputs=False)
-        >>> fitted.j_star > 0, fitted.lam == fitted.balanced_lam
+        >>> constants = fit_envelope(passes, task, setting, sqrt_outputs=False).plain
+        >>> constants.j_star > 0, constants.lam == constants.balanced_lam
         (True, True)
     """
-    assert passes.labels is not None
-    measured = measure(passes, sqrt_outputs=sqrt_outputs)
-    trace_xx = calibration.mean_trace(measured.trace)
-    balanced = calibration.balanced_lambda(trace_xx, float(measured.drift.mean()))
-    lam = setting.lam if setting.lam is not None else setting.balance * balanced
-    bound, unit = measured.bound(trace_xx, lam), measured.stretch(trace_xx, lam)
-    best = calibration.calibrate_j(task, passes.base, passes.noisy, unit, passes.labels)
-    j_score = setting.j if setting.j is not None else setting.j_scaling * best.j
+    plain = scoring = Constants.of(passes, task, setting, sqrt_outputs=sqrt_outputs)
+    shaping, shaped = None, passes
+    if setting.shaping is not None:
+        shaping = make_shaping(setting.shaping).learned(passes.need_features())
+        shaped = passes.reshaped(shaping)
+        scoring = Constants.of(shaped, task, setting, sqrt_outputs=sqrt_outputs)
+    j_score = setting.j if setting.j is not None else setting.j_scaling * scoring.j_star
     if j_score == 0.0 and setting.j is None and isinstance(task, Regression):
         # A constant variance ranks nothing. Any J > 0 ranks by S, and only the ranking matters.
         j_score = 1.0
+    measured = measure(passes, sqrt_outputs=sqrt_outputs)
     features = Features.of(passes.features)
     distance = None
     if features is not None and passes.features is not None:
         distance = Reference.of(features.distance(passes.features))
     return FittedEnvelope(
         setting=setting,
-        trace_xx=trace_xx,
-        lam=lam,
-        balanced_lam=balanced,
-        j_star=best.j,
+        shaping=shaping,
+        scoring=scoring,
+        plain=plain,
         j_score=j_score,
-        j_probs=best.j,
-        inactive=float((bound <= 0).to(torch.float64).mean()),
-        noise_var=best.noise_var,
-        noise_var_at_0=best.noise_var_at_0,
-        bound_reference=Reference.of(bound),
-        stretch_reference=Reference.of(unit),
+        j_probs=plain.j_star,
+        bound_reference=Reference.of(measured.bound(plain.trace_xx, plain.lam)),
+        stretch_reference=Reference.of(measured.stretch(plain.trace_xx, plain.lam)),
         features=features,
         features_reference=distance,
     )
@@ -210,13 +270,14 @@ def score_passes(
         >>> score_passes(passes, task, "ent", fitted, sqrt_outputs=False).shape
         torch.Size([40])
     """
+    passes, constants = fitted.shaped(passes), fitted.scoring
     if name != "bound" and fitted.j_score == 0.0:
-        return task.score(name, passes.base.to(torch.float64).unsqueeze(0), fitted.noise_var)
+        return task.score(name, passes.base.to(torch.float64).unsqueeze(0), constants.noise_var)
     measured = measure(passes, sqrt_outputs=sqrt_outputs)
     if name == "bound":
-        return measured.bound(fitted.trace_xx, fitted.lam)
-    stretch = fitted.j_score * measured.stretch(fitted.trace_xx, fitted.lam)
-    return score_stretched(passes, task, name, stretch, fitted.noise_var)
+        return measured.bound(constants.trace_xx, constants.lam)
+    stretch = fitted.j_score * measured.stretch(constants.trace_xx, constants.lam)
+    return score_stretched(passes, task, name, stretch, constants.noise_var)
 
 
 def score_stretched(
@@ -269,7 +330,7 @@ def judge_passes(
     bound, stretch, distance, samples = nothing, nothing, nothing, base.unsqueeze(0)
     if len(passes.noisy):
         measured = measure(passes, sqrt_outputs=sqrt_outputs)
-        bound = measured.bound(fitted.trace_xx, fitted.lam)
+        bound = measured.bound(fitted.plain.trace_xx, fitted.plain.lam)
         stretch = envelope.stretch(bound, measured.trace)
         samples = envelope.samples(base, passes.noisy, fitted.j_probs * stretch)
     if fitted.features is not None and passes.features is not None and bound.ndim == 1:
@@ -307,8 +368,9 @@ def held_out_likelihood(
     for inside, held in parts:
         state, part = learn(passes.take(inside)), passes.take(held)
         assert part.labels is not None
-        unit = measure(part, sqrt_outputs=sqrt_outputs).stretch(state.trace_xx, state.lam)
-        for i, j in enumerate((0.0, state.j_star)):
+        measured, constants = measure(part, sqrt_outputs=sqrt_outputs), state.plain
+        unit = measured.stretch(constants.trace_xx, constants.lam)
+        for i, j in enumerate((0.0, constants.j_star)):
             totals[i] += len(held) * calibration.mean_log_likelihood(
                 task, part.base, part.noisy, j * unit, part.labels, state.noise(j)
             )

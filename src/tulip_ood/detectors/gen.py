@@ -1,14 +1,24 @@
 """Generalised entropy (Liu et al., CVPR 2023)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
 
 from tulip_ood.detectors.logits import LogitDetector
+from tulip_ood.network.network import Network
+from tulip_ood.numerics import scores
 
 __all__ = ["GEN"]
 
 
 class GEN(LogitDetector):
-    """Σ p^γ (1−p)^γ over the 100 largest probabilities, γ = 0.1.
+    """Σ p^γ (1−p)^γ over the largest probabilities.
+
+    Args:
+        model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
+        gamma: γ.
+        top: How many of the largest probabilities count.
+        **common: As for every detector.
 
     Example:
         >>> import torch, tulip_ood
@@ -20,3 +30,16 @@ class GEN(LogitDetector):
 
     name: ClassVar[str] = "gen"
     score_name: ClassVar[str] = "gen"
+    search = {  # noqa: RUF012 – never changed
+        "gamma": (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0),
+        "top": (10, 50, 100, 200, 500, 1000),
+    }
+
+    def __init__(
+        self, model: nn.Module | Network, *, gamma: float = 0.1, top: int = 100, **common: Any
+    ) -> None:
+        super().__init__(model, **common)
+        self.gamma, self.top = gamma, top
+
+    def _of_logits(self, logits: Tensor) -> Tensor:
+        return scores.gen(self.task.predict(logits.unsqueeze(0)), self.gamma, self.top)

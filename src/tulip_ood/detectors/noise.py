@@ -10,6 +10,7 @@ from tulip_ood.detectors.envelope_fit import score_stretched
 from tulip_ood.detectors.logits import Nothing
 from tulip_ood.errors import InputError
 from tulip_ood.network.initial_mean import InitialMean
+from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
 
@@ -41,7 +42,7 @@ class NoiseAveraging(Detector):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Network,
         *,
         score: str = "ent",
         epsilon: float = 0.005,

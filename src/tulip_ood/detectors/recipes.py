@@ -25,10 +25,11 @@ class Setting:
         balance: λ in units of the balanced λ = 2 Θ_XX / mean D.
         j: J itself; None to take it in units of J*.
         j_scaling: J in units of J*.
+        shaping: What is done to penultimate features inside the passes, for instance "scale:85".
 
     Example:
-        >>> Setting(0.005, j=2.0)
-        Setting(epsilon=0.005, lam=None, balance=1.0, j=2.0, j_scaling=1.0)
+        >>> Setting(0.005, j=2.0).j
+        2.0
     """
 
     epsilon: float
@@ -36,11 +37,23 @@ class Setting:
     balance: float = 1.0
     j: float | None = None
     j_scaling: float = 1.0
+    shaping: str | None = None
 
-    def with_given(self, epsilon: float | None, lam: float | None, j: float | None) -> "Setting":
+    def with_given(
+        self,
+        epsilon: float | None = None,
+        lam: float | None = None,
+        j: float | None = None,
+        shaping: str | None = None,
+    ) -> "Setting":
         """What the user has set wins over what the recipe says."""
-        given = {"epsilon": epsilon, "lam": lam, "j": j}
-        return replace(self, **{k: v for k, v in given.items() if v is not None})
+        return replace(
+            self,
+            epsilon=self.epsilon if epsilon is None else epsilon,
+            lam=self.lam if lam is None else lam,
+            j=self.j if j is None else j,
+            shaping=self.shaping if shaping is None else shaping,
+        )
 
 
 @dataclass(frozen=True)

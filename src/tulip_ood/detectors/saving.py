@@ -76,7 +76,7 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
         "recipe": detector._facts.get("recipe"),
         **detector.engine.fingerprint,
         **detector.provenance,
-        "noise_checksum": detector.engine.noise_checksum(detector._settings_to_score()),
+        "noise_checksum": detector.engine.noise_checksum(detector._needs_to_score().settings),
         "inputs": detector.engine.inputs,
         "golden": _golden_scores(detector),
         "precision": detector.network.precision,
@@ -249,13 +249,13 @@ def load(
         ...
         tulip_ood.errors.FileFormatError: there is no detector file nowhere.safetensors
     """
-    from tulip_ood.detectors.registry import METHODS
+    from tulip_ood.detectors.registry import class_of
 
     saved = read(path)
     header = saved.header
     try:
-        method = METHODS[header["method"]]
-    except KeyError:
+        kind = class_of(header["method"])
+    except InputError:
         raise FileFormatError(
             f"{path} holds the method {header.get('method')!r}, which this release does not know"
         ) from None
@@ -264,7 +264,7 @@ def load(
             "this detector was fitted with output=…, which a file cannot hold: pass it to load"
         )
     try:
-        detector = method.detector.from_configuration(
+        detector = kind.from_configuration(
             model,
             header["config"],
             saved.below("config."),
@@ -272,6 +272,7 @@ def load(
             device=device,
             batch_size=batch_size,
         )
+        detector.name = header["method"]  # type: ignore[misc]
         _check_fingerprint(detector, header, path)
         detector.engine.fingerprint = {
             key: header[key] for key in ("architecture_sha256", "weights_sha256")
@@ -313,7 +314,10 @@ def _check_fingerprint(
 def _check_golden(detector: Detector, header: dict[str, Any], path: str | os.PathLike[str]) -> None:
     if header["golden"] is None:
         return
-    if detector.engine.noise_checksum(detector._settings_to_score()) != header["noise_checksum"]:
+    if (
+        detector.engine.noise_checksum(detector._needs_to_score().settings)
+        != header["noise_checksum"]
+    ):
         raise FileFormatError(
             f"{path} was made with other noise than this release draws (saved by tulip-ood "
             f"{header['versions']['tulip_ood']}): fit again"

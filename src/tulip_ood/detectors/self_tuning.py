@@ -12,18 +12,27 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tulip_ood.detectors.engine import PassCount
+from tulip_ood.detectors.engine import Engine, PassCount
+from tulip_ood.detectors.fitting import CROSS_FIT_BELOW
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.detectors.tuning import Candidate, SearchSpace, best_first, candidates
 from tulip_ood.errors import InputError, TulipWarning
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.inputs import Inputs
-from tulip_ood.network.passes import Passes, dense_labels, dense_positions, forward, run_passes
+from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import Perturbation
 from tulip_ood.network.rows import Rows
+from tulip_ood.network.running import (
+    Forwarded,
+    Needs,
+    dense_labels,
+    dense_positions,
+    forward,
+    run_passes,
+)
 from tulip_ood.shifts.kinds import Range, domain_of, kinds_for, main_tensor, shift
 
-__all__ = ["Budget", "Tuning", "shifted_rows", "tune"]
+__all__ = ["Budget", "Tuning", "pseudo_sets", "shifted_rows", "tune"]
 
 KEEPS_LABEL = 0.8
 KEEPS_ACCURACY = 0.9
@@ -85,11 +94,17 @@ class _Runner:
     """Makes passes over rows at any ε, and counts them."""
 
     def __init__(
-        self, perturbation: Perturbation, batch_size: int, seed: int, count: PassCount
+        self,
+        perturbation: Perturbation,
+        batch_size: int,
+        seed: int,
+        count: PassCount,
+        features: bool,
     ) -> None:
         self.perturbation = perturbation
         self.batch_size = batch_size
         self.seed = seed
+        self.features = features
         self.forwards = 0
         self._progress = count
 
@@ -100,25 +115,27 @@ class _Runner:
     def positions(self, rows: Rows) -> Tensor | None:
         return dense_positions(self.perturbation.network.task, len(rows), self.seed)
 
-    def base(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
+    def base(self, rows: Rows) -> Forwarded:
         return forward(
             self.perturbation.network,
             rows,
             batch_size=self.batch_size,
             positions=self.positions(rows),
+            features=self.features,
             progress=self._count,
         )
 
-    def passes(self, rows: Rows, base: tuple[Tensor, Tensor | None], epsilon: float) -> Passes:
+    def passes(self, rows: Rows, base: Forwarded, epsilon: float) -> Passes:
         positions = self.positions(rows)
         return run_passes(
             self.perturbation,
             rows,
             batch_size=self.batch_size,
             positions=positions,
-            labels=self.labels(rows, base[0]),
+            labels=self.labels(rows, base.logits),
             base=base,
             epsilon=epsilon,
+            needs=Needs(self.perturbation.settings, noisy_features=self.features),
             progress=self._count,
         )
 
@@ -172,12 +189,12 @@ def tune(
     task = perturbation.network.task
     count = count or PassCount(None)
     afterwards = count.total - count.done
-    runner = _Runner(perturbation, batch_size, seed, count)
+    runner = _Runner(perturbation, batch_size, seed, count, bool(space.shaping))
     inside = rows.take(range(min(budget.id_inputs, len(rows))))
     base = runner.base(inside)
-    labels = runner.labels(inside, base[0])
+    labels = runner.labels(inside, base.logits)
     assert labels is not None
-    clean = task.performance(base[0], labels)
+    clean = task.performance(base.logits, labels)
     if ood is not None:
         outside, kept_label = (
             {"OOD validation data": ood.take(range(min(budget.ood_inputs, len(ood))))},
@@ -244,6 +261,48 @@ def _make_kinds(
     return made
 
 
+def pseudo_sets(engine: Engine, rows: Rows, needs: Needs, *, seed: int) -> dict[str, Passes]:
+    """Passes of the usual kinds of pseudo-OOD, without those that keep the label.
+
+    Args:
+        engine: Makes the passes.
+        rows: Validation inputs; only those that are learned from are used.
+        needs: What the passes must hold.
+        seed: Decides what is random in the kinds.
+
+    Example:
+        >>> import tulip_ood
+        >>> _ = torch.manual_seed(0)
+        >>> model, x = torch.nn.Linear(4, 3), torch.randn(200, 4)
+        >>> detector, y = tulip_ood.detectors.GEN(model), (model(x) + torch.randn(200, 3)).argmax(1)
+        >>> rows = detector.engine.collect([(x, y)], detector._needs(), seed=0, memory=1 << 20)
+        >>> sorted(pseudo_sets(detector.engine, rows, detector._needs(), seed=0))
+        ['mixed_rows', 'permuted_columns']
+    """
+    task, budget = engine.network.task, Budget()
+    own = rows.take(range(len(rows) if len(rows) < CROSS_FIT_BELOW else len(rows) // 2))
+    clean = engine.passes_of(own.take(range(min(budget.id_inputs, len(own)))), needs, seed=seed)
+    labels = task.check_labels(_labels(clean), clean.base)
+    accuracy = task.performance(clean.base, labels)
+    found: dict[str, Passes] = {}
+    for name, part in _make_kinds(own, None, budget.kind_inputs, seed).items():
+        made = _finite(engine.passes_of(part, needs, seed=seed))
+        kept = task.performance(made.base, task.check_labels(_labels(made), made.base))
+        if accuracy <= 0 or kept <= KEEPS_LABEL * accuracy:
+            found[name] = made
+    if not found:
+        raise InputError(
+            "the network keeps its answers on every kind of pseudo-OOD, so nothing can be chosen "
+            "on them: pass a loader of OOD inputs"
+        )
+    return found
+
+
+def _labels(passes: Passes) -> Tensor:
+    assert passes.labels is not None
+    return passes.labels
+
+
 def shifted_rows(rows: Rows, kind: Kind, seed: int) -> Rows:
     """Rows changed by one kind of pseudo-OOD; the labels stay those of the originals.
 
@@ -276,15 +335,15 @@ def shifted_rows(rows: Rows, kind: Kind, seed: int) -> Rows:
 def _that_keep_the_label(
     runner: _Runner,
     made: Mapping[str, Rows],
-    base: Mapping[str, tuple[Tensor, Tensor | None]],
+    base: Mapping[str, Forwarded],
     clean: float,
 ) -> dict[str, float]:
     task = runner.perturbation.network.task
     dropped = {}
     for name, rows in made.items():
-        labels = runner.labels(rows, base[name][0])
+        labels = runner.labels(rows, base[name].logits)
         assert labels is not None
-        kept = task.performance(base[name][0], labels)
+        kept = task.performance(base[name].logits, labels)
         if clean > 0 and kept > KEEPS_LABEL * clean:
             dropped[name] = kept / clean
     return dropped
@@ -293,7 +352,7 @@ def _that_keep_the_label(
 def _usable_epsilons(
     runner: _Runner,
     inside: Rows,
-    base: tuple[Tensor, Tensor | None],
+    base: Forwarded,
     clean: float,
     grid: Sequence[float],
 ) -> tuple[tuple[float, ...], dict[float, float], dict[float, Passes]]:

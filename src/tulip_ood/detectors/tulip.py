@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
-from tulip_ood.detectors.engine import PassCount, check_settings
+from tulip_ood.detectors.engine import PassCount
 from tulip_ood.detectors.envelope_fit import (
     FittedEnvelope,
     fit_envelope,
@@ -21,14 +21,17 @@ from tulip_ood.detectors.fitting import CROSS_FIT_BELOW
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.detectors.recipes import Recipe, Setting, recipe_named
 from tulip_ood.detectors.self_tuning import Budget, Tuning, tune
+from tulip_ood.detectors.shaping import make_shaping
 from tulip_ood.detectors.tuning import SearchSpace, what_to_search
 from tulip_ood.detectors.words import envelope_lines, look_at_envelope
 from tulip_ood.errors import InputError
 from tulip_ood.network.initial_mean import InitialMean, initial_mean
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
+from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import LayerScale, Scope, parameter_scales, parameters_in_scope
 from tulip_ood.numerics import envelope
 from tulip_ood.numerics.tasks import Regression
@@ -56,11 +59,13 @@ class Tulip(Detector):
         layer_scale: Γ: globs on parameter names → factors, or a function of the name.
         initial_mean: θ_ts where it is known: numbers or tensors by parameter name, or the state
             dict of an early checkpoint.
-        shaping: A map of penultimate features, applied inside every pass.
+        shaping: What is done to penultimate features inside every pass before the score: "react",
+            "ash-b", "ash-s", "ash-p" or "scale", with a percentile if you know it ("scale:85").
         scope: Which parameters are perturbed: "all", "head", "last-block", "last-stage", globs.
         seed: Decides the noise and the split of the validation data.
         task: "classification", "binary", "multilabel", "regression", or "dense".
         output: Picks the logits out of what the model returns, for instance `lambda o: o[0]`.
+        head: The name of the last linear layer, where it cannot be found by itself.
         batch_size: Inputs in one forward pass; by default 64 on a CPU, 256 elsewhere.
         precision: "float32", or "half" on an accelerator.
         device: Where passes run; by default where the model's parameters are.
@@ -86,7 +91,7 @@ class Tulip(Detector):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Network,
         *,
         score: str = "ent",
         n_samples: int = 10,
@@ -98,11 +103,12 @@ class Tulip(Detector):
         antithetic: bool | None = None,
         layer_scale: LayerScale | None = None,
         initial_mean: Mapping[str, float | Tensor] | None = None,
-        shaping: Callable[[Tensor], Tensor] | None = None,
+        shaping: str | None = None,
         scope: Scope = "all",
         seed: int = 0,
         task: str = "classification",
         output: Callable[[Any], Tensor] | None = None,
+        head: str | None = None,
         batch_size: int | None = None,
         precision: str = "float32",
         device: torch.device | str | None = None,
@@ -113,6 +119,7 @@ class Tulip(Detector):
             model,
             task=task,
             output=output,
+            head=head,
             seed=seed,
             batch_size=batch_size,
             precision=precision,
@@ -131,7 +138,9 @@ class Tulip(Detector):
         self.sqrt_outputs, self.antithetic = sqrt_outputs, antithetic
         self.layer_scale, self.initial_mean = layer_scale, initial_mean
         self.scope = scope if isinstance(scope, str) else tuple(scope)
-        self.network.shaping = shaping
+        if shaping is not None:
+            make_shaping(shaping)  # refuses what it does not know
+        self.shaping = shaping
         self.hold = hold
         # In the user's words: what a file keeps for refitting a changed network alike.
         self._as_given: dict[str, Any] = {
@@ -152,10 +161,13 @@ class Tulip(Detector):
             self._setting.epsilon, self.delta, self.n_samples, antithetic=pairs, seed=self.seed
         )
 
-    def _settings_to_score(self) -> PassSettings:
+    def _needs(self) -> Needs:
+        return Needs(self._settings(), noisy_features=self._setting.shaping is not None)
+
+    def _needs_to_score(self) -> Needs:
         """J = 0: the envelope has no width, and one pass is enough."""
         idle = self.score_name != "bound" and self._state.j_score == 0.0
-        return self._settings().with_(n_samples=0) if idle else self._settings()
+        return Needs(self._settings().with_(n_samples=0)) if idle else self._needs()
 
     def _make_perturbation(self, settings: PassSettings) -> Perturbation:
         probe = self.network.known_probe
@@ -182,7 +194,8 @@ class Tulip(Detector):
         data: Iterable[Any] | Passes,
         *,
         recipe: str = "self",
-        tune: Iterable[Any] | Mapping[str, Any] | Callable[[Any], Any] | None = None,
+        train: Iterable[Any] | Passes | None = None,
+        tune: Any = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Find Θ_XX, λ and J on labelled in-distribution validation data.
@@ -191,38 +204,47 @@ class Tulip(Detector):
             data: A loader of (inputs, labels) batches, read once, or a `Passes` record.
             recipe: "self" (choose ε, λ, J on pseudo-OOD made from the inputs), "balanced"
                 (nothing is searched), or "paper" (Alg. 1 to the letter).
+            train: Not used: TULiP needs no training data.
             tune: A loader of real OOD validation inputs to search against; or a search space, a
-                mapping with some of `epsilon`, `balance`, `lam`, `j`, `j_scaling`, `kinds`; or a
-                function that makes pseudo-OOD from inputs. What the constructor was given is
-                never searched.
+                mapping with some of `epsilon`, `balance`, `lam`, `j`, `j_scaling`, `shaping`,
+                `kinds`; or a function that makes pseudo-OOD from inputs. What the constructor was
+                given is never searched.
             progress: Called with (inputs done, inputs in all), counted over all passes.
         """
         self._recipe = recipe_named(recipe)
         self._tuning = None
-        self._setting = self._recipe.setting.with_given(self.epsilon, self.lam, self.j)
-        space, ood = what_to_search(
-            self._recipe, tune, epsilon=self.epsilon, lam=self.lam, j=self.j
+        self._setting = self._with_given(self._recipe.setting)
+        return super().fit(data, tune=tune, progress=progress)
+
+    def _with_given(self, setting: Setting) -> Setting:
+        return setting.with_given(self.epsilon, self.lam, self.j, self.shaping)
+
+    def _to_search(self, tune: Any) -> tuple[SearchSpace | None, Iterable[Any] | None]:
+        return what_to_search(
+            self._recipe,
+            None if tune == "pseudo" else tune,
+            epsilon=self.epsilon,
+            lam=self.lam,
+            j=self.j,
+            shaping=self.shaping,
         )
-        self._begin()
-        if isinstance(data, Passes):
-            if space is not None:
-                raise InputError(
-                    "searching makes further passes, which needs the inputs: pass a loader, or "
-                    "use recipe='balanced'"
-                )
-            self._setting = replace(self._setting, epsilon=data.settings.epsilon)
-            check_settings(data, self._settings())
-            self._finish(data, None)
-            return self
-        rows = self.engine.collect(data, self._settings(), seed=self.seed, memory=self.fit_memory)
-        count = PassCount(progress)
-        count.expect(len(rows) * self._settings().n_passes)
+
+    def _fit_needs(self, tune: Any) -> Needs:
+        return self._needs()
+
+    def _take_passes(self, passes: Passes, tune: Any) -> None:
+        if self._to_search(tune)[0] is not None:
+            raise InputError(
+                "searching makes further passes, which needs the inputs: pass a loader, or use "
+                "recipe='balanced'"
+            )
+        self._setting = replace(self._setting, epsilon=passes.settings.epsilon)
+        self._needs().check(passes)
+
+    def _prepare(self, rows: Rows, tune: Any, count: PassCount) -> None:
+        space, ood = self._to_search(tune)
         if space is not None:
             self._setting = self._search(rows, space, ood, count)
-            count.expect(len(rows) * self._settings().n_passes)
-        passes = self.engine.passes_of(rows, self._settings(), seed=self.seed, progress=count.add)
-        self._finish(passes, rows)
-        return self
 
     def _search(
         self, rows: Rows, space: SearchSpace, ood: Iterable[Any] | None, count: PassCount
@@ -242,7 +264,7 @@ class Tulip(Detector):
             settings = settings.with_(n_samples=min(self.budget.samples, self.n_samples))
         perturbation = self._make_perturbation(settings)
         perturbation.hold = False
-        fallback = recipe_named("balanced").setting.with_given(self.epsilon, self.lam, self.j)
+        fallback = self._with_given(recipe_named("balanced").setting)
         if isinstance(self.task, Regression):
             fallback = replace(fallback, balance=0.0)  # see the finding "regression-drift"
         self._tuning = tune(
@@ -303,16 +325,16 @@ class Tulip(Detector):
         """
         state: FittedEnvelope = self._ready()
         task, sqrt = self.task, self._uses_sqrt
-        one_pass = state.j_probs == 0.0 and self._settings_to_score().n_samples == 0
+        one_pass = state.j_probs == 0.0 and self._needs_to_score().settings.n_samples == 0
 
         def judge(passes: Passes) -> tuple[Tensor, ...]:
             judged = judge_passes(passes, task, state, sqrt_outputs=sqrt)
             label, entropy = task.label(passes.base), task.base_uncertainty(passes.base)
             return (self._score(state, passes), label, entropy, *judged)
 
-        settings = self._settings().with_(n_samples=0) if one_pass else self._settings()
+        needs = self._needs_to_score() if one_pass else self._needs()
         score, label, entropy, probs, bound, stretch, distance, variance = self.engine.over(
-            x, settings, judge
+            x, needs, judge
         )
         quantities = {
             "entropy": (entropy, self._entropy_reference),
@@ -340,11 +362,12 @@ class Tulip(Detector):
 
         def draw(passes: Passes) -> tuple[Tensor, ...]:
             measured = measure(passes, sqrt_outputs=self._uses_sqrt)
-            stretch = state.j_star * measured.stretch(state.trace_xx, state.lam)
+            plain = state.plain
+            stretch = plain.j_star * measured.stretch(plain.trace_xx, plain.lam)
             samples = envelope.samples(passes.base, passes.noisy, stretch)
             return measured.trace, samples.movedim(0, 1)
 
-        return self.engine.over(x, self._settings(), draw)[1].movedim(1, 0)
+        return self.engine.over(x, self._needs(), draw)[1].movedim(1, 0)
 
     def _report_lines(self) -> list[str]:
         return envelope_lines(
@@ -360,14 +383,14 @@ class Tulip(Detector):
 
     def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The constructor's arguments; scope, Γ and θ_ts as they were found, by name."""
-        if self.network.shaping is not None:
-            raise InputError("a detector with a shaping function of your own cannot be saved")
         config, _ = super().configuration()
         found = self._make_perturbation(self._settings())
-        names = ("n_samples", "epsilon", "delta", "lam", "j", "sqrt_outputs", "antithetic", "hold")
-        config |= {name: getattr(self, name) for name in names}
+        for name in ("n_samples", "epsilon", "delta", "lam", "j", "sqrt_outputs", "antithetic"):
+            config[name] = getattr(self, name)
         config |= {
             "score": self.score_name,
+            "shaping": self.shaping,
+            "hold": self.hold,
             "recipe": self._recipe.name,
             "scope": list(found.scales),
             "layer_scale": found.scales,

@@ -6,7 +6,7 @@ is arithmetic.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tulip_ood.detectors.envelope_fit import measure, score_stretched
 from tulip_ood.detectors.recipes import PAPER_J_SCALINGS, Recipe, Setting
+from tulip_ood.detectors.shaping import SHAPINGS, make_shaping
 from tulip_ood.errors import InputError
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics import calibration, metrics
@@ -32,6 +33,7 @@ class SearchSpace:
         lam: Values of λ itself; if there are any, `balance` is passed over.
         j: Values of J.
         j_scaling: Values of J in units of J*.
+        shaping: What is done to penultimate features; none if empty.
         kinds: Names of pseudo-OOD or functions from inputs to inputs; None for the usual ones.
 
     Example:
@@ -44,6 +46,7 @@ class SearchSpace:
     lam: tuple[float, ...] = ()
     j: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5)
     j_scaling: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0)
+    shaping: tuple[str, ...] = ()
     kinds: tuple[str | Callable[[Any], Any], ...] | None = None
 
     def restricted(self, given: Mapping[str, Any]) -> "SearchSpace":
@@ -57,7 +60,8 @@ class SearchSpace:
             )
         values = {name: getattr(self, name) for name in known}
         for name, value in given.items():
-            values[name] = tuple(value) if isinstance(value, Sequence) else (value,)
+            several = isinstance(value, Sequence) and not isinstance(value, str)
+            values[name] = tuple(value) if several else (value,)
         return SearchSpace(**values)
 
 
@@ -68,6 +72,7 @@ def what_to_search(
     epsilon: float | None,
     lam: float | None,
     j: float | None,
+    shaping: str | None = None,
 ) -> tuple[SearchSpace | None, Iterable[Any] | None]:
     """The space (None: nothing to search) and the OOD loader (None: pseudo-OOD).
 
@@ -77,6 +82,7 @@ def what_to_search(
         epsilon: What the user has set, and so is never searched.
         lam: Likewise.
         j: Likewise.
+        shaping: A family is searched over its percentiles; one with a percentile is not.
 
     Example:
         >>> from tulip_ood.detectors.recipes import recipe_named
@@ -108,6 +114,10 @@ def what_to_search(
         fixed["lam"] = (lam,)
     if j is not None:
         fixed |= {"j": (j,), "j_scaling": ()}
+    if shaping is not None:
+        family = SHAPINGS.get(shaping)
+        steps = (shaping,) if family is None else tuple(f"{shaping}:{p:g}" for p in family.searched)
+        fixed["shaping"] = steps if recipe.searches else (shaping,)
     return space.restricted(fixed), ood
 
 
@@ -166,15 +176,34 @@ def candidates(
         >>> [candidate.j for candidate in tried]
         [0.0, 1.0]
     """
+    found: list[Candidate] = []
+    for spec in space.shaping or (None,):
+        parts = [inside, *outside.values()]
+        if spec is not None:
+            shaping = make_shaping(spec).learned(inside.need_features())
+            parts = [part.reshaped(shaping) for part in parts]
+        found += _unshaped(parts, list(outside), task, score, space, sqrt_outputs, spec)
+    return found
+
+
+def _unshaped(
+    parts: list[Passes],
+    names: list[str],
+    task: Task,
+    score: str,
+    space: SearchSpace,
+    sqrt_outputs: bool,
+    spec: str | None,
+) -> list[Candidate]:
+    """Candidates for λ and J on passes as they are; the first of the parts is ID."""
+    inside = parts[0]
     assert inside.labels is not None
-    epsilon = inside.settings.epsilon
-    names = ["", *outside]
-    parts = [inside, *outside.values()]
     measured = [measure(part, sqrt_outputs=sqrt_outputs) for part in parts]
     trace_xx = calibration.mean_trace(measured[0].trace)
     balanced = calibration.balanced_lambda(trace_xx, float(measured[0].drift.mean()))
+    start = Setting(inside.settings.epsilon, shaping=spec)
     found: list[Candidate] = []
-    lams: list[tuple[float, dict[str, float]]] = [
+    lams: list[tuple[float, dict[str, Any]]] = [
         *((lam, {"lam": lam}) for lam in space.lam),
         *((b * balanced, {"balance": b}) for b in (() if space.lam else space.balance)),
     ]
@@ -182,21 +211,22 @@ def candidates(
         stretches = [m.stretch(trace_xx, lam) for m in measured]
         if score == "bound":
             bounds = [m.bound(trace_xx, lam) for m in measured]
-            found.append(_candidate(Setting(epsilon, **by), 1.0, names, bounds))
+            found.append(_candidate(replace(start, **by), 1.0, names, bounds))
             continue
         best = calibration.calibrate_j(task, inside.base, inside.noisy, stretches[0], inside.labels)
-        absolute = [(j, {"j": j}) for j in space.j]
+        absolute: list[tuple[float, dict[str, Any]]] = [(j, {"j": j}) for j in space.j]
         scaled = [(f * best.j, {"j_scaling": f}) for f in space.j_scaling]
         tried: set[float] = set()
         for j, how in [*absolute, *scaled]:
-            if j in tried or (j == 0.0 and found and any(c.j == 0.0 for c in found)):
-                continue  # J = 0 is the plain network whatever λ is
+            # J = 0 is the plain (shaped) network whatever λ is.
+            if j in tried or (j == 0.0 and any(c.j == 0.0 for c in found)):
+                continue
             tried.add(j)
             scores = [
                 score_stretched(part, task, score, j * stretch, best.noise_var)
                 for part, stretch in zip(parts, stretches, strict=True)
             ]
-            found.append(_candidate(Setting(epsilon, **by, **how), j, names, scores))
+            found.append(_candidate(replace(start, **by, **how), j, names, scores))
     return found
 
 
@@ -205,7 +235,7 @@ def _candidate(
 ) -> Candidate:
     aurocs = {
         name: metrics.auroc(scores[0], outside)
-        for name, outside in zip(names[1:], scores[1:], strict=True)
+        for name, outside in zip(names, scores[1:], strict=True)
     }
     return Candidate(setting, j, aurocs)
 

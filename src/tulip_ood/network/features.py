@@ -6,12 +6,14 @@ transformers and networks that nobody has seen before.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Calls", "FeatureTap", "find_head", "record_calls"]
+from tulip_ood.errors import ModelError
+
+__all__ = ["Calls", "FeatureTap", "Head", "find_head", "is_linear", "record_calls"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Calls:
 
     Attributes:
         spans: Module name → (start, end) of its first call, on a common clock.
-        outputs: Name of each executed linear layer → its output.
+        outputs: Name of each executed linear layer → its output, [N, …, o].
 
     Example:
         >>> Calls({"fc": (3, 4)}).spans["fc"]
@@ -29,6 +31,40 @@ class Calls:
 
     spans: dict[str, tuple[int, int]]
     outputs: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+
+class Head(NamedTuple):
+    """The last linear layer: logits = features · weightᵀ + bias.
+
+    Example:
+        >>> import torch
+        >>> Head(torch.eye(2), torch.zeros(2)).logits(torch.tensor([[1.0, 2.0]]))
+        tensor([[1., 2.]])
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits [N, o] of features [N, d]."""
+        return features @ self.weight.T.to(features.dtype) + self.bias.to(features.dtype)
+
+
+def is_linear(part: nn.Module) -> bool:
+    """Whether a layer is a linear map of feature vectors: nn.Linear, or a 1 × 1 convolution.
+
+    Example:
+        >>> is_linear(torch.nn.Linear(2, 2)), is_linear(torch.nn.Conv2d(2, 2, 3))
+        (True, False)
+    """
+    if isinstance(part, nn.Linear):
+        return True
+    return (
+        isinstance(part, nn.Conv2d)
+        and part.kernel_size == (1, 1)
+        and part.stride == (1, 1)
+        and part.groups == 1
+    )
 
 
 def record_calls(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Calls, Tensor]:
@@ -53,9 +89,10 @@ def record_calls(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Calls, T
 
         def after(_: nn.Module, args: Any, out: Any) -> None:
             spans.setdefault(name, (starts[name], next(clock)))
-            if isinstance(part, nn.Linear) and isinstance(out, Tensor):
+            if is_linear(part) and isinstance(out, Tensor):
                 outputs.pop(name, None)  # a part that runs again moves to the end
-                outputs[name] = out
+                pooled = isinstance(part, nn.Conv2d) and out.shape[2:] == (1, 1)
+                outputs[name] = out.flatten(1) if pooled else out
 
         handles.append(part.register_forward_pre_hook(before))
         handles.append(part.register_forward_hook(after))
@@ -70,55 +107,75 @@ def record_calls(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Calls, T
     return Calls(spans, outputs), result
 
 
-def find_head(module: nn.Module, calls: Calls, logits: Tensor) -> str | None:
-    """The name of the last linear layer: the one whose output is the logits.
+def find_head(
+    module: nn.Module, calls: Calls, logits: Tensor, named: str | None = None
+) -> tuple[str | None, bool]:
+    """The name of the last linear layer, and whether its output *is* the logits.
 
     Where no output equals them (logits that are scaled afterwards), the last linear layer that
     ran and has as many outputs. None if there is no such layer.
+
+    Args:
+        module: The network.
+        calls: Which part ran when.
+        logits: What the network returned.
+        named: The layer, where the user knows it.
 
     Example:
         >>> import torch
         >>> net = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.Linear(5, 3))
         >>> calls, out = record_calls(net, lambda: net(torch.zeros(1, 2)))
         >>> find_head(net, calls, out)
-        '1'
+        ('1', True)
     """
-    candidates = [name for name, out in calls.outputs.items() if out.shape[-1] == logits.shape[-1]]
     same = [
         name
-        for name in candidates
-        if calls.outputs[name].shape == logits.shape and torch.equal(calls.outputs[name], logits)
+        for name, out in calls.outputs.items()
+        if out.shape == logits.shape and torch.equal(out, logits)
     ]
-    for found in (same, candidates):
-        if found:
-            return found[-1]
-    return None
+    if named is not None:
+        if named not in calls.outputs:
+            ran = ", ".join(calls.outputs) or "none"
+            raise ModelError(
+                f"head={named!r} is no linear layer (nn.Linear or a 1 × 1 convolution) that ran; "
+                f"those that did: {ran}"
+            )
+        return named, named in same
+    # Without a position dimension: a convolution over a map is not a layer of feature vectors.
+    candidates = [
+        name
+        for name, out in calls.outputs.items()
+        if out.shape[-1] == logits.shape[-1] and isinstance(module.get_submodule(name), nn.Linear)
+    ]
+    if same:
+        return same[-1], True
+    return (candidates[-1], False) if candidates else (None, False)
 
 
 class FeatureTap:
-    """Keeps what a layer is fed, and feeds it something else where a shaping is given.
+    """Keeps what a linear layer is fed, and the weights that it was run with.
 
     Example:
         >>> import torch
         >>> layer = torch.nn.Linear(3, 2)
-        >>> tap = FeatureTap(layer, None)
+        >>> tap = FeatureTap(layer)
         >>> _ = layer(torch.ones(1, 3))
-        >>> tap.pop()
-        tensor([[1., 1., 1.]])
+        >>> features, head = tap.pop()
+        >>> features, head.weight.shape
+        (tensor([[1., 1., 1.]]), torch.Size([2, 3]))
     """
 
-    def __init__(self, layer: nn.Module, shaping: Callable[[Tensor], Tensor] | None) -> None:
-        self._shaping = shaping
-        self._kept: Tensor | None = None
+    def __init__(self, layer: nn.Module) -> None:
+        self._kept: tuple[Tensor, Head] | None = None
         layer.register_forward_pre_hook(self._before)
 
-    def _before(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        self._kept = args[0]
-        if self._shaping is None:
-            return None
-        return (self._shaping(args[0]), *args[1:])
+    def _before(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
+        weight, bias = cast("Tensor", layer.weight).detach().flatten(1), layer.bias
+        empty = weight.new_zeros(len(weight))
+        head = Head(weight, bias.detach() if isinstance(bias, Tensor) else empty)
+        self._kept = (args[0], head)
 
-    def pop(self) -> Tensor | None:
-        """The features of the last call, [N, d], and forget them."""
+    def pop(self) -> tuple[Tensor, Head] | None:
+        """The features [N, d] and head of the last call, and forget them."""
         kept, self._kept = self._kept, None
-        return None if kept is None else kept.detach().flatten(1)
+        return None if kept is None else (kept[0].flatten(1), kept[1])

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from tulip_ood.errors import InputError
 
 __all__ = [
+    "batches",
     "call",
     "chunks",
     "collate",
     "count_rows",
     "finite_rows",
     "map_tensors",
+    "replace",
     "row_bytes",
     "row_digests",
     "signature",
@@ -75,6 +77,22 @@ def tensors(inputs: Inputs) -> Iterator[tuple[str, Tensor]]:
                 yield from walk(item, f"{place}.{index}" if place else str(index))
 
     return walk(inputs, "")
+
+
+def replace(inputs: Inputs, place: str, value: Tensor) -> Inputs:
+    """The same structure with another tensor at one place (as `tensors` names it).
+
+    Example:
+        >>> import torch
+        >>> replace({"a": (torch.zeros(1), 7)}, "a.0", torch.ones(1))
+        {'a': (tensor([1.]), 7)}
+    """
+    if not place:
+        return value
+    key, _, rest = place.partition(".")
+    if isinstance(inputs, Mapping):
+        return {k: replace(v, rest, value) if str(k) == key else v for k, v in inputs.items()}
+    return tuple(replace(v, rest, value) if str(i) == key else v for i, v in enumerate(inputs))
 
 
 def count_rows(inputs: Inputs) -> int:
@@ -253,8 +271,21 @@ def call(model: nn.Module, inputs: Inputs) -> Any:
     return model(inputs)
 
 
-def iterate(loader: Iterable[Any]) -> Iterator[Any]:
-    """A loader's batches, with our own message where it is no loader at all."""
+def batches(loader: Iterable[Any]) -> Iterator[Any]:
+    """The batches of a loader; a pair of tensors (X, y) counts as one batch.
+
+    Example:
+        >>> import torch
+        >>> len(list(batches((torch.zeros(4, 2), torch.zeros(4)))))
+        1
+    """
+    if (
+        isinstance(loader, tuple)
+        and len(loader) == 2
+        and all(isinstance(part, Tensor) for part in loader)
+        and loader[0].shape[:1] == loader[1].shape[:1]
+    ):
+        return iter([loader])
     try:
         return iter(loader)
     except TypeError:

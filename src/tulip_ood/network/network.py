@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from tulip_ood.errors import InputError, ModelError, NotFittedError
 from tulip_ood.network import inputs as structures
-from tulip_ood.network.features import Calls, FeatureTap, find_head, record_calls
+from tulip_ood.network.features import Calls, FeatureTap, Head, find_head, record_calls
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.skeleton import make_skeleton
 from tulip_ood.numerics.tasks import Task
@@ -24,7 +24,7 @@ from tulip_ood.numerics.tasks import Task
 __all__ = ["Network", "Output", "Probe"]
 
 PRECISIONS = ("float32", "half")
-Shaping = Callable[[Tensor], Tensor]
+Edit = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,17 @@ class Output:
     Attributes:
         logits: [N, …, o], outputs last.
         features: What the last linear layer was fed, [N, d], or None where there is none.
+        head: That layer's weights in this pass, or None.
 
     Example:
         >>> import torch
-        >>> Output(torch.zeros(1, 2), None).logits.shape
+        >>> Output(torch.zeros(1, 2), None, None).logits.shape
         torch.Size([1, 2])
     """
 
     logits: Tensor
     features: Tensor | None
+    head: Head | None
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,10 @@ class Probe:
         outputs_per_input: o times the number of positions.
         calls: Which part ran when.
         head: The name of the last linear layer, or None.
+        head_is_logits: Whether that layer's output are the logits, with nothing done to them.
 
     Example:
-        >>> Probe(10, 10, Calls({}), "fc").n_outputs
+        >>> Probe(10, 10, Calls({}), "fc", True).n_outputs
         10
     """
 
@@ -64,6 +67,7 @@ class Probe:
     outputs_per_input: int
     calls: Calls
     head: str | None
+    head_is_logits: bool
 
 
 class Network:
@@ -75,7 +79,7 @@ class Network:
         output: Picks the logits out of what the module returns, where that is not a tensor.
         device: Where passes run; by default where the parameters are.
         precision: "float32" (float64 networks stay float64), or "half" on an accelerator.
-        shaping: A map of penultimate features, applied inside every pass.
+        head: The name of the last linear layer, where it cannot be found by itself.
 
     Example:
         >>> import torch
@@ -93,10 +97,10 @@ class Network:
         output: Callable[[Any], Tensor] | None = None,
         device: torch.device | str | None = None,
         precision: str = "float32",
-        shaping: Shaping | None = None,
+        head: str | None = None,
     ) -> None:
         self.task = task
-        self.shaping = shaping
+        self.head_name = head
         self._output = output
         self._skeleton = make_skeleton(model)
         self._lock = threading.RLock()
@@ -203,17 +207,66 @@ class Network:
             lambda t: t.to(self.device, self.dtype if t.is_floating_point() else t.dtype), inputs
         )
 
-    def run(self, inputs: Inputs, parameters: Mapping[str, Tensor] | None = None) -> Output:
+    def run(
+        self,
+        inputs: Inputs,
+        parameters: Mapping[str, Tensor] | None = None,
+        *,
+        edits: Mapping[str, Edit] | None = None,
+    ) -> Output:
         """One forward pass with the given parameters (default: the network's own).
 
         Thread-safe; no gradients, no autocast, no trace left in the user's module.
+
+        Args:
+            inputs: As the model takes them.
+            parameters: θ of this pass.
+            edits: Part of the network → what becomes of its output on the way (None: look only).
         """
+        with torch.no_grad():
+            return self._run(self.to_device(inputs), parameters, edits)
+
+    def input_gradient(
+        self, inputs: Inputs, objective: Callable[[Tensor], Tensor]
+    ) -> tuple[Output, Tensor]:
+        """A pass, and the gradient of Σ objective(logits) with respect to the main input.
+
+        Args:
+            inputs: As the model takes them; the first floating tensor in them is the main one.
+            objective: From logits [N, …, o] to one number an input, [N].
+        """
+        moved = self.to_device(inputs)
+        place, main = next(
+            ((p, t) for p, t in structures.tensors(moved) if t.is_floating_point()), ("", None)
+        )
+        if main is None:
+            raise ModelError("this method changes its inputs along a gradient: they must be real")
+        leaf = main.detach().clone().requires_grad_(True)
+        with torch.enable_grad():
+            out = self._run(structures.replace(moved, place, leaf), None, None)
+            (gradient,) = torch.autograd.grad(objective(out.logits).sum(), leaf)
+        features = None if out.features is None else out.features.detach()
+        return Output(out.logits.detach(), features, out.head), gradient
+
+    def _run(
+        self,
+        inputs: Inputs,
+        parameters: Mapping[str, Tensor] | None,
+        edits: Mapping[str, Edit] | None,
+    ) -> Output:
         chosen = dict(self._parameters if parameters is None else parameters)
-        inputs = self.to_device(inputs)
         args, kwargs = _arguments(inputs)
-        with self._lock, torch.no_grad(), torch.autocast(self.device.type, enabled=False):
-            returned = functional_call(self.module, chosen, args, kwargs)
-            features = self._tap.pop() if self._tap is not None else None
+        with self._lock, torch.autocast(self.device.type, enabled=False):
+            handles = [
+                self.module.get_submodule(name).register_forward_hook(_editing(edit))
+                for name, edit in (edits or {}).items()
+            ]
+            try:
+                returned = functional_call(self.module, chosen, args, kwargs)
+            finally:
+                for handle in handles:
+                    handle.remove()
+            tapped = self._tap.pop() if self._tap is not None else None
             logits = self.task.outputs(self._logits(returned))
         rows = structures.count_rows(inputs)
         if logits.shape[0] != rows:
@@ -221,9 +274,9 @@ class Network:
                 f"the network returned {logits.shape[0]} outputs for {rows} inputs: every input "
                 f"needs an output of its own"
             )
-        if features is not None and features.shape[0] != rows:
-            features = None
-        return Output(logits, features)
+        if tapped is None or tapped[0].shape[0] != rows:
+            return Output(logits, None, None)
+        return Output(logits, *tapped)
 
     def _logits(self, returned: Any) -> Tensor:
         if self._output is not None:
@@ -260,6 +313,11 @@ class Network:
             return self._probe
 
     @property
+    def probed(self) -> bool:
+        """Whether the network has been looked at."""
+        return self._probe is not None
+
+    @property
     def known_probe(self) -> Probe:
         """What `probe` has found."""
         if self._probe is None:
@@ -276,15 +334,10 @@ class Network:
             else:
                 calls, first = record_calls(self.module, lambda: self.run(inputs).logits)
         self._check_repeatable(inputs, first)
-        head = find_head(self.module, calls, first)
+        head, is_logits = find_head(self.module, calls, first, self.head_name)
         if head is not None:
-            self._tap = FeatureTap(self.module.get_submodule(head), self.shaping)
-        elif self.shaping is not None:
-            raise ModelError(
-                "shaping needs the last linear layer, and none was found: looked for the last "
-                "executed nn.Linear whose output are the logits"
-            )
-        return Probe(first.shape[-1], first[0].numel(), Calls(calls.spans), head)
+            self._tap = FeatureTap(self.module.get_submodule(head))
+        return Probe(first.shape[-1], first[0].numel(), Calls(calls.spans), head, is_logits)
 
     def _check_repeatable(self, inputs: Inputs, first: Tensor) -> None:
         if not bool(first.isfinite().all()):
@@ -307,6 +360,13 @@ class Network:
                 "the network's output for an input changes with the rest of its batch, so no "
                 "input has a score of its own: replace what computes statistics over the batch"
             )
+
+
+def _editing(edit: Edit) -> Callable[..., Any]:
+    def hook(part: nn.Module, args: Any, out: Any) -> Any:
+        return edit(out)
+
+    return hook
 
 
 def _arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,35 +1,27 @@
-"""The plain M + 2 passes of Alg. 1, and the record they leave.
+"""The record that passes leave: everything that a detector learns and scores from.
 
-This is the reference: one pass after another, each a forward of the whole network. Faster ways are
-tested against it. Everything that tunes, compares or benchmarks works on `Passes` records.
+Everything that tunes, compares or benchmarks works on these records; they are made in one place
+(`running.py`), keyed by content, and never made twice.
 """
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tulip_ood.errors import FileFormatError, InputError
-from tulip_ood.network import inputs as structures
-from tulip_ood.network.inputs import Inputs
-from tulip_ood.network.network import Network
-from tulip_ood.network.perturbation import PassSettings, Perturbation
-from tulip_ood.network.rows import Rows
-from tulip_ood.numerics import random
-from tulip_ood.numerics.tasks import Task
-from tulip_ood.version import __version__
+from tulip_ood.errors import FileFormatError, ModelError
+from tulip_ood.network.features import Head
+from tulip_ood.network.perturbation import PassSettings
 
-__all__ = ["Passes", "forward", "run_passes"]
+__all__ = ["Passes"]
 
-Progress = Callable[[int], None]  # called with the number of inputs that went through a pass
-_POSITIONS = 256  # positions kept of each dense output while fitting
+_OPTIONAL = ("drift", "features", "labels", "noisy_features", "drift_features")
+_HEADS = ("head_weights", "head_biases")
 
 
 @dataclass(frozen=True)
@@ -45,6 +37,11 @@ class Passes:
         settings: What made them.
         key: A hash of everything that they depend on, or "" if it was not asked for.
         ids: A fingerprint of each input's content, or None.
+        noisy_features: Penultimate features of the noisy passes, [M, N, d], where asked for.
+        drift_features: Those of the drift pass, [N, d], where asked for.
+        heads: The last linear layer in the base, noisy and drift passes, in this order; as many
+            as there are passes with features; empty where its output is not the logits.
+        extras: What else was measured, by key, [N, …] each.
 
     Example:
         >>> import torch
@@ -61,6 +58,10 @@ class Passes:
     settings: PassSettings
     key: str = ""
     ids: tuple[bytes, ...] | None = None
+    noisy_features: Tensor | None = None
+    drift_features: Tensor | None = None
+    heads: tuple[Head, ...] = ()
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.base.shape[0]
@@ -71,14 +72,18 @@ class Passes:
         def rows(t: Tensor | None) -> Tensor | None:
             return None if t is None else t[index]
 
-        return Passes(
-            self.base[index],
-            self.noisy[:, index],
-            rows(self.drift),
-            rows(self.features),
-            rows(self.labels),
-            self.settings,
+        return replace(
+            self,
+            base=self.base[index],
+            noisy=self.noisy[:, index],
+            drift=rows(self.drift),
+            features=rows(self.features),
+            labels=rows(self.labels),
+            key="",
             ids=None if self.ids is None else _pick(self.ids, index),
+            noisy_features=None if self.noisy_features is None else self.noisy_features[:, index],
+            drift_features=rows(self.drift_features),
+            extras={name: value[index] for name, value in self.extras.items()},
         )
 
     @property
@@ -87,17 +92,66 @@ class Passes:
         good = self.base.isfinite().flatten(1).all(dim=1)
         if self.drift is not None:
             good &= self.drift.isfinite().flatten(1).all(dim=1)
-        return good & self.noisy.isfinite().flatten(2).all(dim=2).all(dim=0)
+        good &= self.noisy.isfinite().flatten(2).all(dim=2).all(dim=0)
+        for value in self.extras.values():
+            good &= value.isfinite().flatten(1).all(dim=1)
+        return good
+
+    @property
+    def head(self) -> Head:
+        """The network's own last linear layer."""
+        if not self.heads:
+            raise ModelError(
+                "this method needs the network's last linear layer, and that its output are the "
+                "logits: looked for the last executed nn.Linear (or 1 × 1 convolution after "
+                "pooling) whose output equals them. Name it with head=…"
+            )
+        return self.heads[0]
+
+    def need_features(self) -> Tensor:
+        """Penultimate features [N, d]; refuses where the network has none."""
+        if self.features is None:
+            raise ModelError(
+                "this method needs penultimate features, and no last linear layer was found: "
+                "looked for the last executed nn.Linear (or 1 × 1 convolution after pooling) with "
+                "as many outputs as the network. Name it with head=…"
+            )
+        return self.features
+
+    def reshaped(self, shape: Callable[[Tensor], Tensor]) -> "Passes":
+        """The passes as they would be with the features changed in front of the last layer.
+
+        Args:
+            shape: From features [N, d] to features [N, d], each row for itself.
+        """
+        own = self.head  # refuses where there is none
+        base = own.logits(shape(self.need_features()))
+        if not len(self.noisy):
+            return replace(self, base=base)
+        if self.noisy_features is None or self.drift_features is None:
+            raise ModelError("these passes hold no features of the noisy passes to be shaped")
+        noisy = torch.stack(
+            [
+                head.logits(shape(features))
+                for head, features in zip(self.heads[1:-1], self.noisy_features, strict=True)
+            ]
+        )
+        drift = self.heads[-1].logits(shape(self.drift_features))
+        return replace(self, base=base, noisy=noisy, drift=drift)
+
+    # ------------------------------------------------------------------------ disk
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file (whole, or not at all)."""
-        tensors = {
-            name: value.contiguous()
-            for name in ("base", "noisy", "drift", "features", "labels")
-            if (value := getattr(self, name)) is not None
-        }
+        tensors = {"base": self.base, "noisy": self.noisy}
+        tensors |= {name: v for name in _OPTIONAL if (v := getattr(self, name)) is not None}
+        tensors |= {f"extras.{name}": value for name, value in self.extras.items()}
+        if self.heads:
+            tensors["head_weights"] = torch.stack([head.weight for head in self.heads])
+            tensors["head_biases"] = torch.stack([head.bias for head in self.heads])
         if self.ids is not None:
             tensors["ids"] = torch.frombuffer(bytearray(b"".join(self.ids)), dtype=torch.uint8)
+        tensors = {name: value.contiguous() for name, value in tensors.items()}
         header = {"format": "tulip-passes-1", "key": self.key, "settings": self.settings.to_dict()}
         target = Path(path)
         partial = target.with_name(target.name + ".partial")
@@ -115,15 +169,22 @@ class Passes:
             raise FileFormatError(f"{path} cannot be read as passes: {error}") from error
         if header.get("format") != "tulip-passes-1":
             raise FileFormatError(f"{path} holds no passes (format {header.get('format')!r})")
+        heads: tuple[Head, ...] = ()
+        if "head_weights" in found:
+            heads = tuple(map(Head, *(found[name].unbind() for name in _HEADS)))
         return Passes(
-            found["base"],
-            found["noisy"],
-            found.get("drift"),
-            found.get("features"),
-            found.get("labels"),
-            PassSettings(**header["settings"]),
-            header["key"],
-            _unpack(found["ids"], len(found["base"])) if "ids" in found else None,
+            base=found["base"],
+            noisy=found["noisy"],
+            settings=PassSettings(**header["settings"]),
+            key=header["key"],
+            ids=_unpack(found["ids"], len(found["base"])) if "ids" in found else None,
+            heads=heads,
+            extras={
+                name.removeprefix("extras."): value
+                for name, value in found.items()
+                if name.startswith("extras.")
+            },
+            **{name: found.get(name) for name in _OPTIONAL},
         )
 
 
@@ -138,206 +199,3 @@ def _unpack(packed: Tensor, n: int) -> tuple[bytes, ...]:
     raw = packed.numpy().tobytes()
     width = len(raw) // max(n, 1)
     return tuple(raw[i * width : (i + 1) * width] for i in range(n))
-
-
-def forward(
-    network: Network,
-    source: Rows | Inputs,
-    parameters: Mapping[str, Tensor] | None = None,
-    *,
-    batch_size: int,
-    positions: Tensor | None = None,
-    features: bool = False,
-    progress: Progress | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """One pass over all inputs: logits [N, …, o] and (if asked for) features, on the CPU.
-
-    Args:
-        network: The network.
-        source: Held rows, or inputs as the model takes them.
-        parameters: θ of this pass; the network's own by default.
-        batch_size: How many at a time; out of memory halves it for the batch in question.
-        positions: For dense outputs, which positions to keep: uniform numbers [N, P] in [0, 1).
-        features: Whether to return penultimate features.
-        progress: Called with the number of inputs done.
-
-    Example:
-        >>> from tulip_ood.numerics.tasks import make_task
-        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
-        >>> logits, _ = forward(network, torch.zeros(5, 4), batch_size=2)
-        >>> logits.shape
-        torch.Size([5, 3])
-    """
-    n = len(source) if isinstance(source, Rows) else structures.count_rows(source)
-    logits: Tensor | None = None
-    kept: Tensor | None = None
-    for index, batch in _batches(source, batch_size):
-        out, taps = _run_or_halve(network, batch, parameters)
-        if positions is not None:
-            out = _at_positions(out, positions[index])
-        out = out.cpu()
-        if logits is None:
-            logits = torch.empty((n, *out.shape[1:]), dtype=out.dtype)
-        if out.shape[1:] != logits.shape[1:]:
-            raise InputError(
-                f"the network's outputs differ in shape between inputs: {list(out.shape[1:])} and "
-                f"{list(logits.shape[1:])}; score inputs of one size at a time"
-            )
-        logits[index] = out
-        if features and taps is not None:
-            taps = taps.cpu()
-            if kept is None:
-                kept = torch.empty((n, taps.shape[1]), dtype=taps.dtype)
-            if taps.shape[1] == kept.shape[1]:
-                kept[index] = taps
-        if progress is not None:
-            progress(len(index))
-    if logits is None:
-        raise InputError("there are no inputs")
-    return _storable(logits), None if kept is None else _storable(kept)
-
-
-def _storable(t: Tensor) -> Tensor:
-    return t.to(torch.float32) if t.dtype in (torch.float16, torch.bfloat16) else t
-
-
-def _batches(source: Rows | Inputs, size: int) -> Iterator[tuple[Tensor, Inputs]]:
-    if isinstance(source, Rows):
-        yield from source.batches(size)
-        return
-    first = 0
-    for piece in structures.chunks(source, size):
-        n = structures.count_rows(piece)
-        yield torch.arange(first, first + n), piece
-        first += n
-
-
-def _run_or_halve(
-    network: Network, batch: Inputs, parameters: Mapping[str, Tensor] | None
-) -> tuple[Tensor, Tensor | None]:
-    """The network's output; a batch that does not fit in memory is cut in two."""
-    try:
-        out = network.run(batch, parameters)
-        return out.logits, out.features
-    except RuntimeError as error:  # torch.OutOfMemoryError is one, the CPU allocator's is plain
-        n = structures.count_rows(batch)
-        if n < 2 or not _is_out_of_memory(error):
-            raise
-    if network.device.type == "cuda":
-        torch.cuda.empty_cache()
-    halves = [
-        _run_or_halve(network, structures.take(batch, part), parameters)
-        for part in (slice(0, n // 2), slice(n // 2, n))
-    ]
-    taps = [tap for _, tap in halves if tap is not None]
-    return torch.cat([out for out, _ in halves]), torch.cat(taps) if len(taps) == 2 else None
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _at_positions(dense: Tensor, where: Tensor) -> Tensor:
-    """[n, positions…, o] → [n, P, o] at the given places of the flattened positions."""
-    flat = dense.flatten(1, -2)
-    index = (where.to(flat.device) * flat.shape[1]).long().clamp_max(flat.shape[1] - 1)
-    return flat.gather(1, index.unsqueeze(-1).expand(-1, -1, flat.shape[-1]))
-
-
-def dense_positions(task: Task, rows: int, seed: int) -> Tensor | None:
-    """Which positions to keep of each dense output while fitting; None for other tasks."""
-    if task.name != "dense":
-        return None
-    return random.uniform((rows, _POSITIONS), seed=seed, name="positions")
-
-
-def dense_labels(labels: Tensor, positions: Tensor | None) -> Tensor:
-    """Labels at the kept positions."""
-    if positions is None:
-        return labels
-    return _at_positions(labels.unsqueeze(-1), positions).squeeze(-1)
-
-
-def run_passes(
-    perturbation: Perturbation,
-    source: Rows | Inputs,
-    *,
-    batch_size: int,
-    positions: Tensor | None = None,
-    labels: Tensor | None = None,
-    base: tuple[Tensor, Tensor | None] | None = None,
-    epsilon: float | None = None,
-    keyed: bool = False,
-    progress: Progress | None = None,
-) -> Passes:
-    """Base, M noisy and drift passes over all inputs (Alg. 1, lines 2–7).
-
-    Args:
-        perturbation: The network and what is done to it; M = 0 makes the base pass alone.
-        source: Held rows, or inputs as the model takes them.
-        batch_size: How many at a time.
-        positions: See `forward`.
-        labels: Go along in the record.
-        base: Base logits and features, if they are there already.
-        epsilon: Another ε than the perturbation's (never held in memory).
-        keyed: Whether to compute the content key (hashes weights and inputs).
-        progress: Called with the number of inputs that went through a pass.
-
-    Example:
-        >>> from tulip_ood.network.initial_mean import InitialMean
-        >>> from tulip_ood.numerics.tasks import make_task
-        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
-        >>> settings = PassSettings(0.01, n_samples=2)
-        >>> perturbation = Perturbation(network, {"weight": 1.0}, InitialMean({}, ()), settings)
-        >>> run_passes(perturbation, torch.zeros(5, 4), batch_size=2).noisy.shape
-        torch.Size([2, 5, 3])
-    """
-    network, settings = perturbation.network, perturbation.settings
-    if epsilon is not None:
-        settings = settings.with_(epsilon=epsilon)
-
-    def run(parameters: Mapping[str, Tensor]) -> Tensor:
-        return forward(
-            network,
-            source,
-            parameters,
-            batch_size=batch_size,
-            positions=positions,
-            progress=progress,
-        )[0]
-
-    if base is None:
-        base = forward(
-            network,
-            source,
-            batch_size=batch_size,
-            positions=positions,
-            features=True,
-            progress=progress,
-        )
-    logits, features = base
-    drift = None
-    noisy = logits.new_empty((settings.n_samples, *logits.shape))
-    if settings.n_samples:
-        for i, parameters in enumerate(perturbation.noisy(epsilon)):
-            noisy[i] = run(parameters)
-        drift = run(perturbation.drifted(epsilon))
-    key = passes_key(perturbation, settings, source) if keyed else ""
-    ids = source.digests if isinstance(source, Rows) else None
-    return Passes(logits, noisy, drift, features, labels, settings, key, ids)
-
-
-def passes_key(perturbation: Perturbation, settings: PassSettings, source: Rows | Inputs) -> str:
-    """A hash of all that passes depend on: weights, inputs, ε, δ, seed, M, scope, precision."""
-    network = perturbation.network
-    digests: Iterable[bytes]
-    digests = source.digests if isinstance(source, Rows) else structures.row_digests(source, seed=0)
-    parts: dict[str, Any] = {
-        "version": __version__,
-        "network": network.fingerprint(),
-        "settings": settings.to_dict(),
-        "scales": sorted(perturbation.scales.items()),
-        "precision": network.precision,
-        "rows": hashlib.sha256(b"".join(digests)).hexdigest(),
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

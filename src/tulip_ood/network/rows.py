@@ -112,7 +112,7 @@ def collect_rows(
     heap: list[tuple[int, int, Inputs, Tensor | None]] = []
     seen = dropped = 0
     capacity = limit
-    for batch in _batches(loader):
+    for batch in structures.batches(loader):
         inputs, labels = structures.split_batch(batch) if labelled else _unlabelled(batch)
         inputs = structures.map_tensors(lambda t: t.detach().cpu(), inputs)
         n = structures.count_rows(inputs)
@@ -155,18 +155,6 @@ def collect_rows(
         seen,
         dropped,
     )
-
-
-def _batches(loader: Iterable[Any]) -> Iterator[Any]:
-    """A pair of tensors (X, y) is one batch; everything else is iterated."""
-    if (
-        isinstance(loader, tuple)
-        and len(loader) == 2
-        and all(isinstance(part, Tensor) for part in loader)
-        and loader[0].shape[:1] == loader[1].shape[:1]
-    ):
-        return iter([loader])
-    return structures.iterate(loader)
 
 
 def _unlabelled(batch: Any) -> tuple[Inputs, None]:

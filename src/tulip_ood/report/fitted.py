@@ -65,17 +65,17 @@ def terms(detector: Detector) -> list[Term]:
 
 
 def _envelope_terms(detector: Tulip) -> list[Term]:
-    state = detector.fitted_state()[0]
+    state = detector.fitted
     facts = detector.report().facts
     clean, noisy = facts["performance"], facts["noisy_performance"]
     balance = ""
-    if state["balanced_lam"] > 0:
-        balance = f" ({state['lam'] / state['balanced_lam']:.3g} × balanced)"
+    if state.balanced_lam > 0:
+        balance = f" ({state.lam / state.balanced_lam:.3g} × balanced)"
     return [
         Term(
             "ε",
             "size of the noise",
-            f"{state['setting']['epsilon']:g}",
+            f"{state.setting.epsilon:g}",
             f"Every weight of the network is nudged by a random number of about this size, "
             f"{detector.n_samples} times over. Enough for a shaky answer to move, not enough to "
             f"spoil the network: it is right {100 * clean:.1f} % of the time, nudged "
@@ -84,7 +84,7 @@ def _envelope_terms(detector: Tulip) -> list[Term]:
         Term(
             "Θ",
             "trace",
-            f"{state['trace_xx']:.3g} on average",
+            f"{state.trace_xx:.3g} on average",
             "How far the outputs move when the weights are nudged, for one input. Its average over "
             "validation inputs, Θ_XX, is what is normal for this network.",
         ),
@@ -99,14 +99,14 @@ def _envelope_terms(detector: Tulip) -> list[Term]:
         Term(
             "λ",
             "weight of the drift",
-            f"{state['lam']:.3g}{balance}",
+            f"{state.lam:.3g}{balance}",
             "How much of the movement the drift may explain away. Balanced means that both sides "
             "are equal on average over the validation data.",
         ),
         Term(
             "S",
             "bound",
-            f"not positive on {100 * state['inactive']:.0f} %",
+            f"not positive on {100 * state.inactive:.0f} %",
             "J² (Θ + Θ_XX − λD): an estimate of how far off the outputs could be. Where it is not "
             "positive (the percentage is of validation inputs), TULiP leaves the network's answer "
             "as it is; elsewhere it spreads the answer out.",
@@ -114,8 +114,8 @@ def _envelope_terms(detector: Tulip) -> list[Term]:
         Term(
             "J",
             "strength",
-            f"{state['j_score']:.3g} for scores, {state['j_probs']:.3g} for probabilities",
-            f"How much the spread counts. J* = {state['j_star']:.3g} makes the validation labels "
+            f"{state.j_score:.3g} for scores, {state.j_probs:.3g} for probabilities",
+            f"How much the spread counts. J* = {state.j_star:.3g} makes the validation labels "
             f"most likely. Probabilities use J* if that helps on held-out data, and else 0, which "
             f"is the network's own; scores may use another J, chosen for detection.",
         ),

@@ -1,0 +1,192 @@
+"""What a fitted detector answers: scores, predictions, thresholds, its report."""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from tulip_ood.detectors.decision import (
+    Calibration,
+    Threshold,
+    control_error_rate,
+    control_false_alarms,
+)
+from tulip_ood.detectors.engine import Engine
+from tulip_ood.detectors.findings import Finding
+from tulip_ood.detectors.prediction import Prediction, Reasons, Reference
+from tulip_ood.detectors.reporting import Report
+from tulip_ood.errors import InputError, NotFittedError
+from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.perturbation import PassSettings
+from tulip_ood.network.running import Needs
+from tulip_ood.numerics.tasks import Regression, Task
+
+__all__ = ["Answering"]
+
+
+class Answering(ABC):
+    """The half of a detector that is used after fitting.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> detector.set_threshold(false_alarm=0.1).threshold.target
+        0.1
+    """
+
+    name: ClassVar[str]
+    task: Task
+    engine: Engine
+    _state: Any
+    _calibration: Calibration | None
+    _threshold: Threshold | None
+    _entropy_reference: Reference | None
+    _findings: list[Finding]
+    _facts: dict[str, Any]
+
+    @abstractmethod
+    def _score(self, state: Any, passes: Passes) -> Tensor:
+        """The score of every input, float64, high = unsure."""
+
+    @abstractmethod
+    def _settings(self) -> PassSettings:
+        """Which noisy passes are needed."""
+
+    @abstractmethod
+    def _needs_to_score(self) -> Needs:
+        """Everything that scoring needs of an input, once fitted."""
+
+    def _report_lines(self) -> list[str]:
+        """Sentences about what this method has learned."""
+        return []
+
+    def _ready(self) -> Any:
+        """What was learned, after making sure that the model is still the one it was for."""
+        if self._state is None:
+            raise NotFittedError("this detector is not fitted: call fit(val_loader) first")
+        self.engine.check_model()
+        return self._state
+
+    # --------------------------------------------------------------------- score
+
+    def score(self, x: Inputs | Passes) -> Tensor:
+        """How unsure: float64 [N], high = unsure; +inf where there is no score (NaN inputs).
+
+        Args:
+            x: Inputs as the model takes them, any number of them, or a `Passes` record.
+        """
+        state = self._ready()
+        needs = self._needs_to_score()
+        return self.engine.over(x, needs, lambda passes: (self._score(state, passes),))[0]
+
+    def predict(self, x: Inputs | Passes) -> Prediction:
+        """The answer, its probabilities, score, p-value, and whether to accept it.
+
+        Args:
+            x: Inputs as the model takes them, or a `Passes` record.
+        """
+        state, task = self._ready(), self.task
+
+        def judge(passes: Passes) -> tuple[Tensor, ...]:
+            probs = task.predict(passes.base.to(torch.float64).unsqueeze(0))
+            entropy = task.base_uncertainty(passes.base)
+            return self._score(state, passes), task.label(passes.base), probs, entropy
+
+        score, label, probs, entropy = self.engine.over(x, self._needs_to_score(), judge)
+        return self._decide(score, label, probs, {"entropy": (entropy, self._entropy_reference)})
+
+    def _decide(
+        self,
+        score: Tensor,
+        label: Tensor,
+        probs: Tensor,
+        quantities: dict[str, tuple[Tensor, Reference | None]],
+        **more: Tensor | None,
+    ) -> Prediction:
+        """p-values, decisions and reasons; `quantities` are what reasons are told from."""
+        if self._threshold is None:
+            raise NotFittedError("no threshold is set: call fit(val_loader) first")
+        accepted = self._threshold.accepts(score)
+        reason: Any = ()
+        if score.ndim == 1:
+            standing = {
+                name: (reference.percentile(values), reference.excess(values))
+                for name, (values, reference) in quantities.items()
+                if reference is not None
+            }
+            shown = None if isinstance(self.task, Regression) else probs
+            reason = Reasons(standing, accepted=accepted, valid=score < math.inf, probs=shown)
+        p_value = self.calibration.p_values(score)
+        return Prediction(label, probs, score, p_value, accepted, reason, **more)
+
+    # ----------------------------------------------------------------- threshold
+
+    def set_threshold(
+        self,
+        *,
+        false_alarm: float | None = None,
+        max_error: float | None = None,
+        confidence: float = 0.95,
+    ) -> Self:
+        """Choose what is accepted, on data that fitting has not seen.
+
+        Args:
+            false_alarm: Refuse at most this share of in-distribution inputs.
+            max_error: Accept so many that accepted answers are wrong at most this often.
+            confidence: With `max_error`: the probability that the promise is true.
+
+        Raises:
+            ThresholdError: If the data cannot give the promise; the message says what it can.
+        """
+        calibration = self.calibration
+        if (false_alarm is None) == (max_error is None):
+            raise InputError("give either false_alarm=… or max_error=…")
+        if false_alarm is not None:
+            self._threshold = control_false_alarms(calibration, false_alarm)
+        elif max_error is not None:
+            self._threshold = control_error_rate(calibration, max_error, confidence)
+        return self
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """The threshold and its promise, or None before fitting."""
+        return self._threshold
+
+    @property
+    def fitted(self) -> Any:
+        """What was learned: a frozen dataclass of numbers and tensors (`state_class`)."""
+        return self._ready()
+
+    @property
+    def calibration(self) -> Calibration:
+        """The held-out scores that p-values and thresholds come from."""
+        if self._calibration is None:
+            raise NotFittedError("this detector is not fitted: call fit(val_loader) first")
+        return self._calibration
+
+    def report(self) -> Report:
+        """What was fitted, what is promised, and what looked odd; print it."""
+        self._ready()
+        return Report(
+            name=self.name,
+            facts=dict(self._facts),
+            threshold=self._threshold,
+            calibration=self.calibration,
+            findings=tuple(self._findings),
+            lines=tuple(self._report_lines()),
+        )
+
+    def memory(self, inputs: Inputs | None = None) -> int:
+        """Bytes that the perturbed weights of this detector take while it is in use.
+
+        Args:
+            inputs: A few inputs, to ask before `fit`; afterwards they are not needed.
+        """
+        if inputs is not None and self._state is None:
+            return self.engine.memory(self._settings(), inputs)
+        self._ready()
+        return self.engine.memory(self._needs_to_score().settings)

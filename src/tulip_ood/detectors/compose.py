@@ -1,0 +1,241 @@
+"""Sums of scores: "tulip&knn" adds what its parts say, each on the scale of the validation data."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.decision import Calibration
+from tulip_ood.detectors.engine import PassCount
+from tulip_ood.detectors.fitting import learn_and_calibrate
+from tulip_ood.detectors.learning import Learner
+from tulip_ood.errors import InputError
+from tulip_ood.network.network import Network
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.perturbation import PassSettings, Perturbation
+from tulip_ood.network.rows import Rows
+from tulip_ood.network.running import Needs
+
+__all__ = ["Sum", "SumState"]
+
+
+@dataclass(frozen=True)
+class SumState:
+    """What a sum has learned.
+
+    Attributes:
+        parts: What each part has learned.
+        centres: The median of each part's scores on held-out ID data.
+        spreads: Half of q84 − q16 of the same.
+
+    Example:
+        >>> SumState((), (), ()).parts
+        ()
+    """
+
+    parts: tuple[Any, ...]
+    centres: tuple[float, ...]
+    spreads: tuple[float, ...]
+
+
+class Sum(Detector):
+    """The sum of several detectors' scores, each centred and scaled on held-out ID data first.
+
+    Args:
+        model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
+        parts: Names of methods, for instance ("tulip", "knn").
+        settings: For each part, arguments of its own, by name.
+        **common: As for every detector.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.make("msp&ebo", torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> detector.score(x[:5]).shape
+        torch.Size([5])
+    """
+
+    state_class: ClassVar[type] = SumState
+
+    def __init__(
+        self,
+        model: nn.Module | Network,
+        *,
+        parts: Sequence[str],
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(model, **common)
+        from tulip_ood.detectors.registry import make  # it knows of this module
+
+        if len(parts) < 2:
+            raise InputError(f"a sum needs at least two parts, got {', '.join(parts) or 'none'}")
+        shared = {"seed": self.seed, "fit_memory": self.fit_memory}
+        given = settings or {}
+        self.parts = tuple(
+            make(name, self.network, **shared, **given.get(name, {})) for name in parts
+        )
+        self.name = "&".join(parts)  # type: ignore[misc]
+        self._part_names = tuple(parts)
+        if sum(part._settings().n_samples > 0 for part in self.parts) > 1:
+            raise InputError(f"{self.name}: only one part of a sum may perturb the weights")
+        self.learns_from_data = any(p.learns_from_data for p in self.parts)  # type: ignore[misc]
+
+    def _noisy(self) -> Detector:
+        """The part that perturbs the weights, or the first."""
+        return next((p for p in self.parts if p._settings().n_samples), self.parts[0])
+
+    def _settings(self) -> PassSettings:
+        return self._noisy()._settings()
+
+    def _needs(self) -> Needs:
+        return _union([part._needs() for part in self.parts])
+
+    def _needs_to_score(self) -> Needs:
+        states = self._state.parts
+        for part, state in zip(self.parts, states, strict=True):
+            part._state = state
+        return _union([part._needs_to_score() for part in self.parts])
+
+    def _make_perturbation(self, settings: PassSettings) -> Perturbation:
+        return self._noisy()._make_perturbation(settings)
+
+    def _prepare(self, rows: Rows, tune: Any, count: PassCount) -> None:
+        for part in self.parts:
+            part.engine.inputs = self.engine.inputs
+            part._prepare(rows, tune, count)
+
+    def _learn(self, passes: Passes) -> SumState:
+        return self._standardised(passes, [None] * len(self.parts))
+
+    def _learner(self) -> Learner:
+        return _SumLearner(self)
+
+    def _learn_and_calibrate(self, passes: Passes, state: Any) -> tuple[Any, Calibration]:
+        """Parts that did not learn from training data, and the scale, need validation data."""
+        if state is None:
+            return super()._learn_and_calibrate(passes, None)
+
+        def complete(part: Passes) -> SumState:
+            return self._standardised(part, state.parts)
+
+        return learn_and_calibrate(passes, self.task, complete, self._score)
+
+    def _standardised(self, passes: Passes, states: Sequence[Any]) -> SumState:
+        """Learn what is not learned yet, and the scale of every part's held-out scores."""
+        learned, centres, spreads = [], [], []
+        for part, state in zip(self.parts, states, strict=True):
+            if state is None:
+                state, calibration = learn_and_calibrate(
+                    passes, self.task, part._learn, part._score
+                )
+                scores = calibration.scores
+            else:
+                scores = part._score(state, passes)
+            low, middle, high = torch.quantile(
+                scores.to(torch.float64), torch.tensor([0.16, 0.5, 0.84], dtype=torch.float64)
+            ).tolist()
+            learned.append(state)
+            centres.append(middle)
+            spreads.append(max((high - low) / 2, 1e-12))
+        return SumState(tuple(learned), tuple(centres), tuple(spreads))
+
+    def _score(self, state: SumState, passes: Passes) -> Tensor:
+        total = torch.zeros(passes.base.shape[:-1], dtype=torch.float64)
+        columns = zip(self.parts, state.parts, state.centres, state.spreads, strict=True)
+        for part, learned, centre, spread in columns:
+            total = total + (part._score(learned, passes) - centre) / spread
+        return total
+
+    # --------------------------------------------------------------------- save
+
+    def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The parts' names and their arguments."""
+        config, tensors = super().configuration()
+        inner: dict[str, Any] = {}
+        for name, part in zip(self._part_names, self.parts, strict=True):
+            inner[name], more = part.configuration()
+            tensors |= {f"{name}/{key}": value for key, value in more.items()}
+        return {**config, "parts": list(self._part_names), "inner": inner}, tensors
+
+    @classmethod
+    def from_configuration(
+        cls, model: nn.Module, config: dict[str, Any], tensors: dict[str, Tensor], **more: Any
+    ) -> Self:
+        """The sum that `configuration` described, not fitted yet."""
+        config = dict(config)
+        inner = config.pop("inner")
+        made = super().from_configuration(model, config, {}, **more)
+        rebuilt = []
+        for name, part in zip(made._part_names, made.parts, strict=True):
+            below = {
+                key.removeprefix(f"{name}/"): value
+                for key, value in tensors.items()
+                if key.startswith(f"{name}/")
+            }
+            own = {k: v for k, v in inner[name].items() if k not in _OF_THE_NETWORK}
+            rebuilt.append(type(part).from_configuration(made.network, own, below))  # type: ignore[arg-type]
+        made.parts = tuple(rebuilt)
+        return made
+
+    def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Every part's state under its number."""
+        values: dict[str, Any] = {
+            "centres": list(self._state.centres),
+            "spreads": list(self._state.spreads),
+            "parts": [],
+        }
+        tensors: dict[str, Tensor] = {}
+        for i, (part, state) in enumerate(zip(self.parts, self._state.parts, strict=True)):
+            part._state = state
+            own, more = part.fitted_state()
+            values["parts"].append(own)
+            tensors |= {f"{i}.{name}": value for name, value in more.items()}
+        return values, tensors
+
+    def restore_state(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take what `fitted_state` gave."""
+        for i, part in enumerate(self.parts):
+            prefix = f"{i}."
+            below = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            part.restore_state(values["parts"][i], below)
+        self._state = SumState(
+            tuple(part._state for part in self.parts),
+            tuple(values["centres"]),
+            tuple(values["spreads"]),
+        )
+
+
+# What a part shares with the sum, so that it is not given twice.
+_OF_THE_NETWORK = ("task", "precision", "head", "output")
+
+
+class _SumLearner(Learner):
+    """Parts that learn from data do so batch by batch; the scale waits for the validation data."""
+
+    def __init__(self, whole: Sum) -> None:
+        self._learners = [p._learner() if p.learns_from_data else None for p in whole.parts]
+
+    def add(self, passes: Passes) -> None:
+        for learner in self._learners:
+            if learner is not None:
+                learner.add(passes)
+
+    def finish(self) -> SumState:
+        parts = tuple(None if learner is None else learner.finish() for learner in self._learners)
+        return SumState(parts, (), ())
+
+
+def _union(needs: Sequence[Needs]) -> Needs:
+    """What several detectors need together."""
+    noisy = next((n for n in needs if n.settings.n_samples), needs[0])
+    measures = {measure.key: measure for need in needs for measure in need.measures}
+    return dataclasses.replace(
+        noisy,
+        noisy_features=any(n.noisy_features for n in needs),
+        measures=tuple(measures.values()),
+    )

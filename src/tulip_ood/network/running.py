@@ -1,0 +1,350 @@
+"""The plain passes of Alg. 1, one after another: the reference that faster ways are tested against.
+
+Base, M noisy and drift pass, each a forward of the whole network over all inputs, and whatever else
+is to be measured of them.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tulip_ood.errors import InputError
+from tulip_ood.network import inputs as structures
+from tulip_ood.network.features import Head
+from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.measures import Measure
+from tulip_ood.network.network import Network, Output
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.perturbation import PassSettings, Perturbation
+from tulip_ood.network.rows import Rows
+from tulip_ood.numerics import random
+from tulip_ood.numerics.tasks import Task
+from tulip_ood.version import __version__
+
+__all__ = ["Forwarded", "Needs", "dense_labels", "dense_positions", "forward", "run_passes"]
+
+Progress = Callable[[int], None]  # called with the number of inputs that went through a pass
+_POSITIONS = 256  # positions kept of each dense output while fitting
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Which passes and measures a detector asks for.
+
+    Attributes:
+        settings: The noisy passes; M = 0 for the base pass alone.
+        noisy_features: Whether the features of the noisy passes are wanted too.
+        measures: What else is to be measured.
+
+    Example:
+        >>> Needs(PassSettings(0.01, n_samples=4)).passes
+        6
+    """
+
+    settings: PassSettings
+    noisy_features: bool = False
+    measures: tuple[Measure, ...] = ()
+
+    @property
+    def passes(self) -> int:
+        """Forward passes for one input."""
+        return self.settings.n_passes + sum(measure.passes for measure in self.measures)
+
+    def check(self, passes: Passes) -> None:
+        """Refuse a record that was made in another way, or lacks something."""
+        if self.settings.n_samples and passes.settings != self.settings:
+            raise InputError(
+                f"these passes were made with {passes.settings}, but this detector needs "
+                f"{self.settings}"
+            )
+        lacking = [m.key for m in self.measures if m.key not in passes.extras]
+        if self.noisy_features and self.settings.n_samples and passes.noisy_features is None:
+            lacking.append("features of the noisy passes")
+        if lacking:
+            raise InputError(f"these passes lack what this detector needs: {', '.join(lacking)}")
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """One pass over all inputs, on the CPU.
+
+    Attributes:
+        logits: [N, …, o].
+        features: [N, d], where asked for and there are any.
+        head: The last linear layer in this pass, where its output are the logits.
+        extras: What else was measured, by key.
+
+    Example:
+        >>> Forwarded(torch.zeros(2, 3), None, None, {}).logits.shape
+        torch.Size([2, 3])
+    """
+
+    logits: Tensor
+    features: Tensor | None
+    head: Head | None
+    extras: dict[str, Tensor]
+
+
+class _Rows:
+    """Rows that come batch by batch, in any order, put in their places."""
+
+    def __init__(self, n: int, what: str) -> None:
+        self._n, self._what = n, what
+        self.whole: Tensor | None = None
+
+    def put(self, index: Tensor, part: Tensor) -> None:
+        part = part.detach().cpu()
+        if part.dtype in (torch.float16, torch.bfloat16):
+            part = part.to(torch.float32)
+        if self.whole is None:
+            self.whole = torch.empty((self._n, *part.shape[1:]), dtype=part.dtype)
+        if part.shape[1:] != self.whole.shape[1:]:
+            raise InputError(
+                f"the network's {self._what} differ in shape between inputs: "
+                f"{list(part.shape[1:])} and {list(self.whole.shape[1:])}; score inputs of one "
+                f"size at a time"
+            )
+        self.whole[index] = part
+
+
+def forward(
+    network: Network,
+    source: Rows | Inputs,
+    parameters: Mapping[str, Tensor] | None = None,
+    *,
+    batch_size: int,
+    positions: Tensor | None = None,
+    features: bool = False,
+    measures: Iterable[Measure] = (),
+    progress: Progress | None = None,
+) -> Forwarded:
+    """One pass over all inputs.
+
+    Args:
+        network: The network.
+        source: Held rows, or inputs as the model takes them.
+        parameters: θ of this pass; the network's own by default.
+        batch_size: How many at a time; out of memory halves it for the batch in question.
+        positions: For dense outputs, which positions to keep: uniform numbers [N, P] in [0, 1).
+        features: Whether to keep penultimate features.
+        measures: What else to measure of the inputs.
+        progress: Called with the number of inputs done.
+
+    Example:
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> forward(network, torch.zeros(5, 4), batch_size=2).logits.shape
+        torch.Size([5, 3])
+    """
+    n = len(source) if isinstance(source, Rows) else structures.count_rows(source)
+    logits, kept = _Rows(n, "outputs"), _Rows(n, "features")
+    extras = {measure.key: _Rows(n, measure.key) for measure in measures}
+    head: Head | None = None
+    for index, batch in _batches(source, batch_size):
+        out = _run_or_halve(network, batch, parameters)
+        logits.put(index, out.logits if positions is None else _at(out.logits, positions[index]))
+        head = out.head
+        if features and out.features is not None:
+            kept.put(index, out.features)
+        for measure in measures:
+            extras[measure.key].put(index, measure(network, batch))
+        if progress is not None:
+            progress(len(index))
+    if logits.whole is None:
+        raise InputError("there are no inputs")
+    if head is not None:
+        head = Head(*(part.detach().cpu() for part in head))
+    found = {key: rows.whole for key, rows in extras.items() if rows.whole is not None}
+    return Forwarded(logits.whole, kept.whole, head, found)
+
+
+def _batches(source: Rows | Inputs, size: int) -> Iterator[tuple[Tensor, Inputs]]:
+    if isinstance(source, Rows):
+        yield from source.batches(size)
+        return
+    first = 0
+    for piece in structures.chunks(source, size):
+        n = structures.count_rows(piece)
+        yield torch.arange(first, first + n), piece
+        first += n
+
+
+def _run_or_halve(
+    network: Network, batch: Inputs, parameters: Mapping[str, Tensor] | None
+) -> Output:
+    """The network's output; a batch that does not fit in memory is cut in two."""
+    try:
+        return network.run(batch, parameters)
+    except RuntimeError as error:  # torch.OutOfMemoryError is one, the CPU allocator's is plain
+        n = structures.count_rows(batch)
+        if n < 2 or not _is_out_of_memory(error):
+            raise
+    if network.device.type == "cuda":
+        torch.cuda.empty_cache()
+    one, two = (
+        _run_or_halve(network, structures.take(batch, part), parameters)
+        for part in (slice(0, n // 2), slice(n // 2, n))
+    )
+    both = None
+    if one.features is not None and two.features is not None:
+        both = torch.cat([one.features, two.features])
+    return Output(torch.cat([one.logits, two.logits]), both, two.head)
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _at(dense: Tensor, where: Tensor) -> Tensor:
+    """[n, positions…, o] → [n, P, o] at the given places of the flattened positions."""
+    flat = dense.flatten(1, -2)
+    index = (where.to(flat.device) * flat.shape[1]).long().clamp_max(flat.shape[1] - 1)
+    return flat.gather(1, index.unsqueeze(-1).expand(-1, -1, flat.shape[-1]))
+
+
+def dense_positions(task: Task, rows: int, seed: int) -> Tensor | None:
+    """Which positions to keep of each dense output while fitting; None for other tasks.
+
+    Example:
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> dense_positions(make_task("dense"), 3, seed=0).shape
+        torch.Size([3, 256])
+    """
+    if task.name != "dense":
+        return None
+    return random.uniform((rows, _POSITIONS), seed=seed, name="positions")
+
+
+def dense_labels(labels: Tensor, positions: Tensor | None) -> Tensor:
+    """Labels at the kept positions.
+
+    Example:
+        >>> dense_labels(torch.tensor([[7, 8]]), torch.tensor([[0.0, 0.9, 0.1]]))
+        tensor([[7, 8, 7]])
+    """
+    if positions is None:
+        return labels
+    return _at(labels.unsqueeze(-1), positions).squeeze(-1)
+
+
+def run_passes(
+    perturbation: Perturbation,
+    source: Rows | Inputs,
+    *,
+    batch_size: int,
+    needs: Needs | None = None,
+    positions: Tensor | None = None,
+    labels: Tensor | None = None,
+    base: Forwarded | None = None,
+    epsilon: float | None = None,
+    keyed: bool = False,
+    progress: Progress | None = None,
+) -> Passes:
+    """Base, M noisy and drift passes over all inputs (Alg. 1, lines 2–7).
+
+    Args:
+        perturbation: The network and what is done to it; M = 0 makes the base pass alone.
+        source: Held rows, or inputs as the model takes them.
+        batch_size: How many at a time.
+        needs: What is wanted beside the logits.
+        positions: See `forward`.
+        labels: Go along in the record.
+        base: The base pass, if it is there already.
+        epsilon: Another ε than the perturbation's (never held in memory).
+        keyed: Whether to compute the content key (hashes weights and inputs).
+        progress: Called with the number of inputs that went through a pass.
+
+    Example:
+        >>> from tulip_ood.network.initial_mean import InitialMean
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> settings = PassSettings(0.01, n_samples=2)
+        >>> perturbation = Perturbation(network, {"weight": 1.0}, InitialMean({}, ()), settings)
+        >>> run_passes(perturbation, torch.zeros(5, 4), batch_size=2).noisy.shape
+        torch.Size([2, 5, 3])
+    """
+    network, settings = perturbation.network, perturbation.settings
+    needs = needs or Needs(settings)
+    noisy_features, measures = needs.noisy_features, needs.measures
+    if epsilon is not None:
+        settings = settings.with_(epsilon=epsilon)
+
+    def run(parameters: Mapping[str, Tensor]) -> Forwarded:
+        return forward(
+            network,
+            source,
+            parameters,
+            batch_size=batch_size,
+            positions=positions,
+            features=noisy_features,
+            progress=progress,
+        )
+
+    if base is None:
+        base = forward(
+            network,
+            source,
+            batch_size=batch_size,
+            positions=positions,
+            features=True,
+            measures=measures,
+            progress=progress,
+        )
+    is_logits = network.known_probe.head_is_logits if network.probed else False
+    drift = None
+    heads = [base.head]
+    noisy = base.logits.new_empty((settings.n_samples, *base.logits.shape))
+    moved_features: list[Tensor] = []
+    if settings.n_samples:
+        for i, parameters in enumerate(perturbation.noisy(epsilon)):
+            out = run(parameters)
+            noisy[i] = out.logits
+            heads.append(out.head)
+            if out.features is not None:
+                moved_features.append(out.features)
+        drift = run(perturbation.drifted(epsilon))
+        heads.append(drift.head)
+    kept = noisy_features and len(moved_features) == settings.n_samples > 0
+    if not noisy_features:
+        heads = heads[:1]
+    return Passes(
+        base=base.logits,
+        noisy=noisy,
+        drift=None if drift is None else drift.logits,
+        features=base.features,
+        labels=labels,
+        settings=settings,
+        key=_key(perturbation, settings, source, measures) if keyed else "",
+        ids=source.digests if isinstance(source, Rows) else None,
+        noisy_features=torch.stack(moved_features) if kept else None,
+        drift_features=drift.features if kept and drift is not None else None,
+        heads=tuple(head for head in heads if head is not None) if is_logits else (),
+        extras=base.extras,
+    )
+
+
+def _key(
+    perturbation: Perturbation,
+    settings: PassSettings,
+    source: Rows | Inputs,
+    measures: Iterable[Measure],
+) -> str:
+    """A hash of all that passes depend on: weights, inputs, ε, δ, seed, M, scope, precision."""
+    network = perturbation.network
+    digests: Iterable[bytes]
+    digests = source.digests if isinstance(source, Rows) else structures.row_digests(source, seed=0)
+    parts: dict[str, Any] = {
+        "version": __version__,
+        "network": network.fingerprint(),
+        "settings": settings.to_dict(),
+        "scales": sorted(perturbation.scales.items()),
+        "measures": sorted(measure.key for measure in measures),
+        "precision": network.precision,
+        "rows": hashlib.sha256(b"".join(digests)).hexdigest(),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
