@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from data.cifar import groups, load_network, load_sets
 
 import tulip_ood
-from tulip_ood.detectors.self_tuning import Budget
+from tulip_ood.detectors.recipes import Budget
 from tulip_ood.numerics import metrics
 
 

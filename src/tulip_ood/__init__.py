@@ -15,13 +15,15 @@ from tulip_ood.version import __version__
 
 if TYPE_CHECKING:
     from tulip_ood import detectors
+    from tulip_ood.benchmark.comparing import compare
     from tulip_ood.detectors.saving import load
     from tulip_ood.detectors.tulip import Tulip
 
-__all__ = ["Tulip", "TulipError", "TulipWarning", "__version__", "detectors", "load"]
+__all__ = ["Tulip", "TulipError", "TulipWarning", "__version__", "compare", "detectors", "load"]
 
 # Imported when first asked for: PyTorch takes a second to load, `tulip --help` needs none of it.
 _LAZY = {
+    "compare": "tulip_ood.benchmark.comparing",
     "Tulip": "tulip_ood.detectors.tulip",
     "load": "tulip_ood.detectors.saving",
     "detectors": "tulip_ood.detectors",

@@ -4,6 +4,9 @@ Every message says what came, what was expected, and what to do. Catching `Tulip
 everything that is ours; the second base class lets ordinary handlers work too.
 """
 
+import sys
+import warnings
+
 __all__ = [
     "DataError",
     "FileFormatError",
@@ -13,6 +16,7 @@ __all__ = [
     "ThresholdError",
     "TulipError",
     "TulipWarning",
+    "warn",
 ]
 
 
@@ -104,3 +108,23 @@ class TulipWarning(UserWarning):
         >>> with warnings.catch_warnings():  # make them errors in a pipeline
         ...     warnings.simplefilter("error", TulipWarning)
     """
+
+
+def warn(text: str) -> None:
+    """Raise a `TulipWarning` that points at the user's line, however deep we are.
+
+    Example:
+        >>> import warnings
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn("read this")
+        >>> caught[0].category.__name__
+        'TulipWarning'
+    """
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, TulipWarning, stacklevel=level)
+
+
+_PACKAGE = __name__.partition(".")[0] + "."

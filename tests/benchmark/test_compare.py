@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import tulip_ood
-from tulip_ood.benchmark.compare import Comparison, evaluate
+from tulip_ood.benchmark.evaluate import evaluate
+from tulip_ood.benchmark.results import Comparison
 from tulip_ood.detectors.base import Detector
 from tulip_ood.errors import InputError
 from tulip_ood.numerics import metrics

@@ -9,7 +9,8 @@ import torch
 from rich.console import Console
 
 import tulip_ood
-from tulip_ood.benchmark.compare import Comparison, MethodResult, evaluate
+from tulip_ood.benchmark.evaluate import evaluate
+from tulip_ood.benchmark.results import Comparison, MethodResult
 from tulip_ood.benchmark.tables import columns, plain_table, rich_table
 from tulip_ood.benchmark.verdict import judge
 from tulip_ood.errors import InputError

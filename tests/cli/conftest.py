@@ -34,7 +34,7 @@ class Net(nn.Module):
             time.sleep(float(os.environ.get("SLEEP", "0")))
             with open(os.environ["DIARY"], "a") as diary:
                 for row in x:
-                    diary.write(hashlib.sha256(row.numpy().tobytes()).hexdigest() + chr(10))
+                    diary.write(hashlib.sha256(row.float().numpy().tobytes()).hexdigest() + chr(10))
         return self.head(torch.relu(self.conv(x)).mean(dim=(2, 3)))
 
 

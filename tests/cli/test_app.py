@@ -18,7 +18,8 @@ from tulip_ood.version import __version__
 Tulip = Callable[..., Result]
 
 
-def test_methods_as_a_table_and_as_json(tulip: Tulip) -> None:
+def test_methods_as_a_table_and_as_json(tulip: Tulip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     table = tulip("methods").stdout
     listed = json.loads(tulip("methods", "--json").stdout)
     assert [method["name"] for method in listed] == [method.name for method in available()]

@@ -26,11 +26,15 @@ def test_the_file_says_where_everything_came_from(tulip: Tulip, detectors: Path)
     header = read_header(detectors / "tulip.safetensors")
     assert header["model_spec"] == "tulip_tiny:make"
     assert header["classes"] == ["blue", "green", "red"]
-    assert Preprocess.from_json(header["preprocess"]).crop == 8
+    preprocess = Preprocess.from_json(header["preprocess"])
+    assert preprocess.crop == 8
+    assert header["preprocess_sha256"] == preprocess.fingerprint
     assert header["recipe"] == recipe_named("balanced").name
     assert header["config"]["n_samples"] == 4
 
 
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")  # J* is huge on so small a network
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 def test_the_command_fits_what_python_fits(tulip: Tulip, project: Path, detectors: Path) -> None:
     model = load_model("tulip_tiny:make").module
     prepared = Preprocess(8, 8, (0.5,) * 3, (0.25,) * 3)
@@ -78,10 +82,15 @@ def test_an_error_rate_that_can_be_promised_and_one_that_cannot(
     threshold = read_header(out)["threshold"]
     assert (threshold["kind"], threshold["confidence"]) == ("max_error", 0.8)
     out.unlink()
-    result = tulip(*arguments, "--max-error", "0.0001", *PREPARED)
-    assert result.exit_code == 1
-    assert "cannot be promised" in result.stderr
-    assert not out.exists()
+    found = tmp_path / "d.json"
+    result = tulip(*arguments, "--max-error", "0.0001", "--json", found, *PREPARED)
+    assert result.exit_code == 2
+    assert re.search(r"cannot be promised .* the lowest that can is 0\.\d+", result.stderr)
+    assert "is kept" in result.stderr
+    assert "refuses at most 5.0 %" in result.stderr.replace("\u202f", " ").replace("\xa0", " ")
+    threshold = read_header(out)["threshold"]  # hours of fitting are not thrown away
+    assert (threshold["kind"], threshold["target"]) == ("false_alarm", 0.05)
+    assert json.loads(found.read_text())["threshold"]["kind"] == "false_alarm"
 
 
 def test_arrays(tulip: Tulip, tmp_path: Path) -> None:
@@ -124,6 +133,8 @@ def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> N
         (["--score", "magic"], "choose from"),
         (["--task", "magic"], "choose from"),
         (["--epsilon", "-1"], "epsilon must be positive"),
+        (["--seed", "-1"], "a seed must be a whole number from 0"),
+        (["--seed", str(2**63)], "a seed must be a whole number from 0"),
         (["--false-alarm", "1.5"], "--false-alarm must lie between 0 and 1"),
         (["--false-alarm", "0.1", "--max-error", "0.1"], "either"),
         (["--confidence", "0.9"], "belongs to --max-error"),

@@ -64,7 +64,7 @@ def images(tulip: Tulip, detectors: Path) -> list[str]:
     prepared = Preprocess.from_json(read_header(detectors / "msp.safetensors")["preprocess"])
     rows = [prepared.pixels(raw) for _, raw in open_sources(["test"]).read()]
     x = prepared.normalise(np.stack(rows))
-    return [hashlib.sha256(row.numpy().tobytes()).hexdigest() for row in x]
+    return [hashlib.sha256(row.float().numpy().tobytes()).hexdigest() for row in x]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

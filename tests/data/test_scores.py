@@ -22,7 +22,8 @@ def predicted(label: torch.Tensor, probs: torch.Tensor, score: list[float]) -> P
 
 def rows_of(task: str, labels: list[Label], prediction: Prediction) -> list[dict[str, object]]:
     rows = [Row(2 * i, f"{i}.png", label) for i, label in enumerate(labels)]
-    batch = Batch(rows, torch.zeros(len(rows), 1), labels, [Unreadable(1, "bad\udcff.png", "why")])
+    unreadable = Unreadable(1, "bad\udcff.png", "why", labels[0])
+    batch = Batch(rows, torch.zeros(len(rows), 1), labels, [unreadable])
     found = score_rows(task, batch, prediction)
     return pa.Table.from_pylist(found, schema=score_schema(task)).to_pylist()
 
@@ -38,7 +39,8 @@ def test_classes() -> None:
     assert bad["row"] == 1
     assert bad["error"] == "why"
     assert bad["path"] == r"bad\xff.png"
-    empty = ("label", "prediction", "score", "p_value", "top_labels", "top_probs")
+    assert bad["label"] == 2  # the truth is known, although the picture is not
+    empty = ("prediction", "score", "p_value", "top_labels", "top_probs")
     assert all(bad[name] is None for name in empty)
 
 
@@ -57,9 +59,14 @@ def test_other_tasks() -> None:
     yes = predicted(torch.tensor([[1]]), torch.tensor([[0.75]]), [0.1])
     row = rows_of("binary", [1], yes)[0]
     assert (row["prediction"], row["top_labels"], row["top_probs"]) == (1, [1, 0], [0.75, 0.25])
+    no = predicted(torch.tensor([[0]]), torch.tensor([[0.25]]), [0.1])
+    row = rows_of("binary", [0], no)[0]
+    assert (row["prediction"], row["top_labels"], row["top_probs"]) == (0, [0, 1], [0.75, 0.25])
     several = predicted(torch.tensor([[1, 0]]), torch.tensor([[0.75, 0.5]]), [0.1])
     row = rows_of("multilabel", [np.array([1, 1])], several)[0]
     assert (row["label"], row["prediction"], row["top_labels"]) == ([1, 1], [1, 0], [0, 1])
+    bad = rows_of("multilabel", [np.array([1, 1])], several)[1]
+    assert (bad["label"], bad["error"]) == ([1, 1], "why")
     number = predicted(torch.tensor([[2.5]]), torch.tensor([[2.25]]), [0.1])
     row = rows_of("regression", [3.5], number)[0]
     assert (row["label"], row["prediction"], row["top_labels"]) == ([3.5], [2.5], None)

@@ -1,6 +1,7 @@
 """The demo, the real thing: run by the command and by Python, with the same numbers."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from tulip_ood.benchmark.verdict import judge
 from tulip_ood.cli.demo import demo
+from tulip_ood.cli.failing import UsageError
 from tulip_ood.demo import METHODS, DemoResult, run_demo
 from tulip_ood.demo.data import load_data
 from tulip_ood.errors import DataError
@@ -53,6 +55,31 @@ def test_command(shown: tuple[Result, Path]) -> None:
         for each in numbers["sets"].values():
             expected += [f"{100 * each['auroc']:.1f}", f"{100 * each['id_flagged_at_95_ood']:.1f}"]
         assert row.split()[1:] == [*expected, f"{1000 * numbers['aurc']:.2f}"]
+
+
+def test_places_are_checked_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*given: object, **more: object) -> None:
+        raise AssertionError("it trains although the result cannot be written")
+
+    monkeypatch.setattr("tulip_ood.demo.run.run_demo", work)
+    (tmp_path / "file").touch()
+    (tmp_path / "full" / "report.html").mkdir(parents=True)
+    for place, words in (
+        (["--out", tmp_path / "file"], "is no folder"),
+        (["--out", tmp_path / "file" / "below"], "cannot be made"),
+        (["--out", tmp_path / "full"], "is a folder"),
+        (["--out", tmp_path, "--json", tmp_path / "file" / "x.json"], "--json: .* is no folder"),
+        (["--out", tmp_path, "--json", tmp_path / "full"], "is a folder"),
+    ):
+        ran = CliRunner().invoke(app, list(map(str, place)))
+        assert isinstance(ran.exception, UsageError), place
+        assert re.search(words, str(ran.exception))
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    ran = CliRunner().invoke(app, ["--out", str(tmp_path / "new")])
+    assert "may not be written to" in str(ran.exception)
+    assert not (tmp_path / "new").exists()
 
 
 def test_running_twice_gives_the_same_numbers(

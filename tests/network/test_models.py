@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import tulip_ood
 from tulip_ood.errors import InputError, ModelError
+from tulip_ood.network.network import Network
+from tulip_ood.numerics.tasks import make_task
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning"),
@@ -136,10 +137,10 @@ def test_tied_parameters_share_one_draw() -> None:
     perturbation = detector.engine.perturbation(detector._settings())
     assert sorted(perturbation.scales) == ["first.weight", "head.bias", "head.weight"]
     moved = next(iter(perturbation.noisy()))
-    by_hand = copy.deepcopy(model)
+    by_hand = copy.deepcopy(model).double()  # small networks make float64 passes
     by_hand.load_state_dict(dict(moved), strict=False)
     x = data()[0]
-    assert torch.equal(detector.network.run(x, moved).logits, by_hand(x))
+    assert torch.equal(detector.network.run(x, moved).logits, by_hand(x.double()))
 
 
 def test_frozen_parameters_are_perturbed_too() -> None:
@@ -162,13 +163,37 @@ def test_integer_parameters_and_buffers_are_left_alone() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_other_dtypes(dtype: torch.dtype) -> None:
-    """Half-precision weights are scored in float32 copies, float64 ones in float64."""
+    """Half-precision weights are scored in wide copies: float64 for a network as small as this."""
     model = plain().to(dtype)
     detector = fit(model)
-    wide = fit(copy.deepcopy(model).to(torch.float64 if dtype == torch.float64 else torch.float32))
+    wide = fit(copy.deepcopy(model).to(torch.float64))
     x = data()[0]
-    assert detector.network.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert detector.network.dtype == torch.float64
     assert torch.equal(detector.score(x), wide.score(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_large_networks_make_float32_passes(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(4, 200), nn.ReLU(), nn.Linear(200, 500), nn.Linear(500, 3))
+    assert Network(model.to(dtype), make_task("classification")).dtype == torch.float32
+
+
+class InsistsOnFloat32(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = plain()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x.float())
+
+
+def test_a_small_network_that_insists_on_float32_gets_it() -> None:
+    model = InsistsOnFloat32()
+    detector = fit(model)
+    assert detector.network.dtype == torch.float32
+    x = data()[0]
+    with torch.no_grad():
+        torch.testing.assert_close(detector.network.run(x).logits, model(x))
 
 
 def test_lazy_modules_are_refused_until_they_have_run() -> None:
@@ -180,8 +205,6 @@ def test_lazy_modules_are_refused_until_they_have_run() -> None:
 
 
 def test_what_cannot_be_handled_is_refused() -> None:
-    with pytest.raises(ModelError, match="TorchScript"):
-        fit(torch.jit.trace(plain(), data()[0]))
     with pytest.raises(ModelError, match="no floating-point parameters"):
         fit(nn.Sequential(nn.ReLU()))
     with torch.device("meta"):
@@ -210,7 +233,7 @@ def test_parametrised_weights(normalise: Any) -> None:
     detector = fit(model)
     x = data()[0]
     with torch.no_grad():
-        torch.testing.assert_close(detector.network.run(x).logits, model(x))
+        torch.testing.assert_close(detector.network.run(x).logits.float(), model(x))
     moved = next(iter(detector.engine.perturbation(detector._settings()).noisy()))
     assert not torch.equal(detector.network.run(x, moved).logits, detector.network.run(x).logits)
 
@@ -223,7 +246,7 @@ def test_old_style_weight_norm() -> None:
     model(x)  # leaves a weight behind that is no leaf
     detector = fit(model)
     with torch.no_grad():
-        torch.testing.assert_close(detector.network.run(x).logits, model(x))
+        torch.testing.assert_close(detector.network.run(x).logits.float(), model(x))
 
 
 # ------------------------------------------------------------ what batches do
@@ -233,29 +256,6 @@ def test_batchnorm_without_statistics_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
     with pytest.raises(ModelError, match="depend on the rest of the batch"):
         fit(model)
-
-
-class AlwaysDropout(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = plain()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(F.dropout(x))
-
-
-class BatchStatistics(AlwaysDropout):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x - x.mean(0))
-
-
-def test_randomness_and_batch_statistics_are_noticed() -> None:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        with pytest.raises(ModelError, match="different outputs for the same inputs"):
-            fit(AlwaysDropout())
-    with pytest.raises(ModelError, match="changes with the rest of its batch"):
-        fit(BatchStatistics())
 
 
 # -------------------------------------------------------------------- inputs
@@ -347,7 +347,7 @@ def test_hooks_that_change_the_output_are_part_of_the_network() -> None:
     model[0].register_forward_hook(lambda module, args, out: out * 2)
     detector = fit(model)
     with torch.no_grad():
-        torch.testing.assert_close(detector.network.run(data()[0]).logits, model(data()[0]))
+        torch.testing.assert_close(detector.network.run(data()[0]).logits.float(), model(data()[0]))
     assert not torch.equal(detector.score(data()[0]), without)
 
 

@@ -7,7 +7,11 @@ import torch
 from torch import nn
 
 import tulip_ood
-from tulip_ood.network.perturbation import PassSettings
+from tulip_ood.errors import InputError
+from tulip_ood.network.perturbation import PassSettings, Perturbation
+from tulip_ood.network.rows import collect_rows
+from tulip_ood.network.running import Needs, run_passes
+from tulip_ood.numerics import random
 from tulip_ood.numerics.random import normal
 
 pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
@@ -89,10 +93,78 @@ def test_antithetic_pairs(n: int, pairs: int) -> None:
     assert [sign for _, sign in drawn] == [1.0, -1.0] * (n // 2) + [1.0] * (n % 2)
 
 
+def test_the_checksum_is_of_the_noise_itself(vectors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other normal numbers from the same integers are other noise; so is another last pair."""
+    made = perturbation(vectors.model, vectors)
+    before = made.checksum()
+    assert made.checksum() == before
+    assert perturbation(vectors.model, vectors, seed=1).checksum() != before
+    honest = random.normal
+    monkeypatch.setattr(random, "normal", lambda *a, **k: -honest(*a, **k))
+    assert made.checksum() != before
+
+    def only_last(*a: Any, index: int = 0, **k: Any) -> torch.Tensor:
+        return honest(*a, index=index + (index == 4), **k)
+
+    monkeypatch.setattr(random, "normal", only_last)
+    assert made.checksum() != before
+
+
+def test_without_the_drift(vectors: Any) -> None:
+    whole = PassSettings(0.01, n_samples=4)
+    part = whole.with_(drift=False)
+    assert (whole.n_passes, part.n_passes, whole.with_(n_samples=0).n_passes) == (6, 5, 1)
+    made = perturbation(vectors.model, vectors)
+    for hold in (True, False):
+        both = [
+            Perturbation(made.network, made.scales, made.means, settings, hold=hold)
+            for settings in (whole, part)
+        ]
+        passes, without = (run_passes(p, vectors.ood, batch_size=64) for p in both)
+        assert passes.drift is not None
+        assert without.drift is None
+        assert torch.equal(without.noisy, passes.noisy)
+        assert without.finite.all()
+        assert 5 * both[1].held_bytes == 4 * both[0].held_bytes
+        assert len(both[0]._held or []) == (5 if hold else 0)
+        assert len(both[1]._held or []) == (4 if hold else 0)
+    Needs(part).check(passes)  # more than was asked for is enough
+    Needs(part.with_(delta=1.0)).check(passes)
+    with pytest.raises(InputError, match="these passes were made with"):
+        Needs(whole).check(without)
+    with pytest.raises(InputError, match="these passes were made with"):
+        Needs(part.with_(epsilon=0.02)).check(passes)
+
+
+def test_shaped_features_without_the_drift(vectors: Any) -> None:
+    made = perturbation(vectors.model, vectors)
+    settings = PassSettings(0.01, n_samples=2)
+    shaped = []
+    for drift in (True, False):
+        chosen = settings.with_(drift=drift)
+        p = Perturbation(made.network, made.scales, made.means, chosen)
+        needs = Needs(chosen, noisy_features=True)
+        passes = run_passes(p, vectors.ood, batch_size=64, needs=needs)
+        shaped.append(passes.reshaped(lambda features: features.clamp_max(1.0)))
+    assert torch.equal(shaped[0].noisy, shaped[1].noisy)
+    assert shaped[1].drift is None
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, "0", True, None])
+def test_seeds_out_of_range_are_refused(seed: Any) -> None:
+    with pytest.raises(InputError, match="a seed must be a whole number from 0 to"):
+        PassSettings(0.01, seed=seed)
+    with pytest.raises(InputError, match="a seed must be a whole number from 0 to"):
+        normal((1,), seed=seed, name="w")
+    with pytest.raises(InputError, match="a seed must be a whole number from 0 to"):
+        collect_rows([(torch.zeros(1, 2), torch.zeros(1))], seed=seed)
+    assert PassSettings(0.01, seed=2**63 - 1).seed == 2**63 - 1
+
+
 def test_memory_is_said_before_it_is_taken(vectors: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="tulip_ood")
     detector = tulip_ood.Tulip(vectors.model).fit(vectors.loader(), recipe="balanced")
-    size = sum(p.numel() * 4 for p in vectors.model.parameters()) * 11
+    size = sum(p.numel() * 8 for p in vectors.model.parameters()) * 11
     assert detector.memory() == size
     assert f"holding 11 perturbed copies of 6 parameters: {size / 1e6:.1f} MB" in caplog.text
     assert "perturbed weights held in memory" in str(detector.report())

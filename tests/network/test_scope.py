@@ -99,6 +99,25 @@ def test_stages_of_blocks_in_stages() -> None:
     assert tops(scope_of(model, x, "last-stage"), 3) == {"0.1.blocks", "1.weight", "1.bias"}
 
 
+def test_the_last_stage_is_its_whole_container() -> None:
+    """What stands between the blocks, or before them, belongs to the stage."""
+
+    class Stages(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Sequential(nn.Linear(8, 8), Layer(), Layer())
+            self.two = nn.Sequential(nn.Linear(8, 8), Layer(), nn.LayerNorm(8), Layer())
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.two(self.one(x)))
+
+    model, x = Stages(), torch.zeros(2, 8)
+    stage = scope_of(model, x, "last-stage")
+    assert tops(stage, 2) == {"two.0", "two.1", "two.2", "two.3", "head.weight", "head.bias"}
+    assert tops(scope_of(model, x, "last-block"), 2) == {"two.3", "head.weight", "head.bias"}
+
+
 def test_order_is_that_of_execution_not_of_definition() -> None:
     class Backwards(nn.Module):
         def __init__(self) -> None:

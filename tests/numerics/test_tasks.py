@@ -291,7 +291,7 @@ def test_binary_is_two_class_classification(m: int, seed: int) -> None:
     )
     torch.testing.assert_close(binary.score("ent", logit), two.score("ent", pair))
     torch.testing.assert_close(binary.score("msp", logit), two.score("msp", pair))
-    assert binary.label(logit[0]).squeeze(1).tolist() == two.label(pair[0]).tolist()
+    assert binary.label(logit[0]).tolist() == two.label(pair[0]).tolist()
 
 
 @pytest.mark.parametrize("task", [Classification(), Dense(), Multilabel()])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from tulip_ood.benchmark.compare import Comparison, MethodResult
+from tulip_ood.benchmark.results import Comparison, MethodResult
 
 __all__ = ["Column", "columns", "plain_table", "rich_table"]
 
@@ -39,7 +39,7 @@ def columns(comparison: Comparison) -> list[Column]:
 
     Example:
         >>> import torch, tulip_ood
-        >>> from tulip_ood.benchmark.compare import evaluate
+        >>> from tulip_ood.benchmark.evaluate import evaluate
         >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
         >>> detectors = {"msp": tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])}
         >>> [c.title for c in columns(evaluate(detectors, (x, y), {"wide": 9 * x}))]
@@ -89,7 +89,7 @@ def rich_table(comparison: Comparison) -> Text:
 
     Example:
         >>> import torch, tulip_ood
-        >>> from tulip_ood.benchmark.compare import evaluate
+        >>> from tulip_ood.benchmark.evaluate import evaluate
         >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
         >>> detectors = {"msp": tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])}
         >>> found = evaluate(detectors, (x, y), {"wide": 9 * x})
@@ -111,7 +111,7 @@ def plain_table(comparison: Comparison) -> str:
 
     Example:
         >>> import torch, tulip_ood
-        >>> from tulip_ood.benchmark.compare import evaluate
+        >>> from tulip_ood.benchmark.evaluate import evaluate
         >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
         >>> detectors = {"msp": tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])}
         >>> print(plain_table(evaluate(detectors, (x, y), {"wide": 9 * x})).splitlines()[1].strip())

@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tulip_ood.benchmark.compare import Comparison, MethodResult
 from tulip_ood.benchmark.paired import Difference, aurc_difference, auroc_difference
+from tulip_ood.benchmark.results import Comparison, MethodResult
 from tulip_ood.errors import InputError
 from tulip_ood.wording import percent
 
@@ -73,7 +73,7 @@ def judge(comparison: Comparison, method: str = "tulip", baseline: str | None = 
 
     Example:
         >>> import torch, tulip_ood
-        >>> from tulip_ood.benchmark.compare import evaluate
+        >>> from tulip_ood.benchmark.evaluate import evaluate
         >>> x, y, model = torch.randn(200, 4), torch.randint(3, (200,)), torch.nn.Linear(4, 3)
         >>> make = tulip_ood.detectors.make
         >>> detectors = {name: make(name, model).fit([(x, y)]) for name in ("msp", "ent")}

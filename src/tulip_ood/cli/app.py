@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from tulip_ood.cli.calibrate import calibrate
+from tulip_ood.cli.compare import compare
 from tulip_ood.cli.failing import one_line
 from tulip_ood.cli.methods import methods
 from tulip_ood.cli.score import score
@@ -94,5 +95,5 @@ def tulip(
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
 
 
-for _command in (methods, calibrate, score):
+for _command in (methods, compare, calibrate, score):
     app.command(help=_help(_command))(_command)

@@ -9,6 +9,7 @@ from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.fitting import BATCH, check_labels, fit
 from tulip_ood.cli.like import Comparison, OldDetector, compare
 from tulip_ood.cli.settings import check_settings, fit_arguments, threshold_arguments
+from tulip_ood.wording import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,9 +109,13 @@ def calibrate(
     with as_usage():
         from tulip_ood.data.opening import open_sources, read_classes
         from tulip_ood.detectors.registry import make
+        from tulip_ood.errors import ThresholdError
         from tulip_ood.models.spec import load_model
+        from tulip_ood.numerics.random import check_seed
 
         options.check_device(device)
+        if seed is not None:
+            check_seed(seed)
         old = None if like is None else OldDetector.read(like)
         method = _method(method, old)
         given = check_settings(method, settings)
@@ -142,16 +147,29 @@ def calibrate(
         errors = fit(detector, source, preprocess, batch_size=batch_size, **how)
     except KeyboardInterrupt:
         raise Stopped(f"stopped; {target} was not written, fitting has to begin anew") from None
-    if asked or (old is not None and old.target):
-        detector.set_threshold(**(asked or (old.target if old is not None else {})))
+    impossible = None
+    try:
+        if asked or (old is not None and old.target):
+            detector.set_threshold(**(asked or (old.target if old is not None else {})))
+    except ThresholdError as error:
+        impossible = error  # the fit may have taken hours: it is not thrown away for that
     named = names or source.classes
     detector.provenance = {
         "model_spec": loaded.spec,
         "preprocess": None if preprocess is None or source.ready else preprocess.to_json(),
         "classes": None if named is None else list(named),
     }
+    if preprocess is not None and not source.ready:
+        detector.provenance["preprocess_sha256"] = preprocess.fingerprint
     detector.save(target)
     _show(detector, target, errors, _compared(old, detector), json)
+    if impossible is not None:
+        kept = detector.threshold
+        promise = "" if kept is None else f" (refuses at most {percent(kept.target)} of ID inputs)"
+        raise UsageError(
+            f"{impossible}. The fitted detector is kept: {target} has the default "
+            f"threshold{promise}"
+        )
 
 
 def _method(method: str | None, old: OldDetector | None) -> str:
@@ -198,6 +216,6 @@ def _show(
         options.show_unreadable(errors, len(errors))
     typer.echo(f"wrote {target}")
     found: dict[str, Any] = report.to_dict() | detector.provenance | {"detector": str(target)}
-    found["unreadable"] = [error._asdict() for error in errors]
+    found["unreadable"] = options.unreadable_as_json(errors)
     found["comparison"] = None if comparison is None else comparison.to_dict()
     options.write_json(json, found)

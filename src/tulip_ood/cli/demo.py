@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from tulip_ood.cli.options import check_folder, check_place
+
 __all__ = ["demo"]
 
 
@@ -32,6 +34,14 @@ def demo(
         >>> CliRunner().invoke(app, ["--help"]).exit_code
         0
     """
+    check_folder(out, "--out")
+    for place in ("report.html", "results.json"):
+        if out.is_dir():
+            check_place(str(out / place), "--out")
+    if json_file is not None:
+        check_folder(json_file.parent, "--json")
+        if json_file.parent.is_dir():
+            check_place(str(json_file), "--json")
     # Heavy: `tulip --help` must not wait for torch.
     import time
 

@@ -28,9 +28,9 @@ def methods(
     if as_json:
         typer.echo(json.dumps([method.to_dict() for method in available()], indent=1))
         return
-    table = Table("method", "needs", "passes", "from", box=None, header_style="bold")
+    table = Table("method", "needs", "learns from", "passes", "from", box=None, header_style="bold")
     for method in available():
-        table.add_row(
-            method.name, ", ".join(method.needs) or "–", str(method.passes), method.reference
-        )
+        needs = ", ".join(method.needs) or "–"
+        learns = "–" if method.learns_from == "nothing" else method.learns_from
+        table.add_row(method.name, needs, learns, str(method.passes), method.reference)
     Console().print(table)

@@ -24,10 +24,12 @@ __all__ = [
     "Root",
     "Trust",
     "check_device",
+    "check_folder",
     "check_place",
     "choose_preprocess",
     "numbers",
     "show_unreadable",
+    "unreadable_as_json",
     "write_json",
 ]
 
@@ -169,17 +171,45 @@ def check_place(path: str | None, option: str) -> Path | None:
     return target
 
 
+def check_folder(path: Path, option: str) -> None:
+    """Refuse a folder that cannot be made or written to, before the work and not after it.
+
+    Example:
+        >>> check_folder(Path("/dev/null/x"), "--out")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.cli.failing.UsageError: --out: /dev/null/x cannot be made, /dev/null is no folder
+    """
+    nearest = next(p for p in (path, *path.absolute().parents) if p.exists() or p.is_symlink())
+    if not nearest.is_dir():
+        what = "is no folder" if nearest == path else f"cannot be made, {nearest} is no folder"
+        raise UsageError(f"{option}: {path} {what}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"{option}: the folder {nearest} may not be written to")
+
+
 def show_unreadable(errors: "Sequence[Unreadable]", count: int) -> None:
     """The first few inputs that could not be read, with the reason.
 
     Example:
         >>> show_unreadable([], 0)
     """
-    for row, path, reason in errors[:_SHOWN]:
-        shown = path.encode("utf-8", "backslashreplace").decode()
-        typer.echo(f"  row {row}, {shown}: {reason}", err=True)
+    for error in errors[:_SHOWN]:
+        shown = error.path.encode("utf-8", "backslashreplace").decode()
+        typer.echo(f"  row {error.row}, {shown}: {error.reason}", err=True)
     if count > _SHOWN:
         typer.echo(f"  … and {count - _SHOWN:,} more", err=True)
+
+
+def unreadable_as_json(errors: "Sequence[Unreadable]") -> list[dict[str, Any]]:
+    """Inputs that could not be read, for `write_json`.
+
+    Example:
+        >>> from tulip_ood.data.batches import Unreadable
+        >>> unreadable_as_json([Unreadable(3, "a.png", "the file is empty (0 bytes)")])
+        [{'row': 3, 'path': 'a.png', 'reason': 'the file is empty (0 bytes)'}]
+    """
+    return [{"row": e.row, "path": e.path, "reason": e.reason} for e in errors]
 
 
 def write_json(path: str | None, values: dict[str, Any]) -> None:

@@ -239,7 +239,7 @@ def _show(target: "Path", json: str | None) -> None:
     )
     options.show_unreadable(first, bad)
     summary: dict[str, Any] = {"out": str(target), "rows": rows, "accepted": accepted}
-    more = {"refused": refused, "errors": bad, "first_errors": [e._asdict() for e in first]}
+    more = {"refused": refused, "errors": bad, "first_errors": options.unreadable_as_json(first)}
     options.write_json(json, summary | more)
     if bad == rows:
         raise DataError(f"none of the inputs could be scored; {target} says why, in `error`")

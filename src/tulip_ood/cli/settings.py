@@ -24,13 +24,11 @@ def check_settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
         ...
         tulip_ood.cli.failing.UsageError: the method msp has no --epsilon
     """
-    from tulip_ood.detectors.registry import METHODS
+    from tulip_ood.detectors.registry import class_of
 
-    if method not in METHODS:
-        raise UsageError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
     given = {name: value for name, value in settings.items() if value is not None}
     known: set[str] = set()
-    for part in METHODS[method].detector.__mro__:
+    for part in class_of(method).__mro__:
         known.update(_parameters(part.__init__))  # type: ignore[misc]
     for name in given:
         if name not in known:
@@ -46,16 +44,17 @@ def fit_arguments(method: str, *, recipe: str | None, tune: Any) -> dict[str, An
         {'recipe': 'paper-1'}
     """
     from tulip_ood.detectors.recipes import recipe_named
-    from tulip_ood.detectors.registry import METHODS
+    from tulip_ood.detectors.registry import class_of
 
-    known = _parameters(METHODS[method].detector.fit)
+    kind = class_of(method)
+    known = _parameters(kind.fit)
     arguments: dict[str, Any] = {}
     if recipe is not None:
         arguments["recipe"] = recipe_named(recipe).name
     if tune is not None:
         arguments["tune"] = tune
-    kind = METHODS[method].detector
-    chooses = bool(kind.search or getattr(kind, "family", None)) or "recipe" in known
+    shaped = "+" in method or getattr(kind, "family", None)
+    chooses = bool(kind.search or shaped) or "recipe" in known or "&" in method
     for name in arguments:
         if name not in known or not chooses:
             raise UsageError(f"the method {method} has nothing to choose: leave out --{name}")

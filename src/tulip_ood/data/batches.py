@@ -28,6 +28,7 @@ class Unreadable(NamedTuple):
         row: Its number.
         path: Where it is.
         reason: Why.
+        label: The truth, or None.
 
     Example:
         >>> Unreadable(3, "a.png", "the file is empty (0 bytes)").reason
@@ -37,6 +38,7 @@ class Unreadable(NamedTuple):
     row: int
     path: str
     reason: str
+    label: Label = None
 
 
 class Batch(NamedTuple):
@@ -141,7 +143,7 @@ def _group(
             rows.append(row)
             pixels.append(found)
         else:
-            errors.append(Unreadable(row.number, row.path, str(found)))
+            errors.append(Unreadable(row.number, row.path, str(found), row.label))
     if rows or errors:
         yield flush()
 

@@ -8,7 +8,7 @@ At the end the parts are joined, and only then does the output appear.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tulip_ood.data.source import Source
 from tulip_ood.errors import DataError
+from tulip_ood.network.files import appear
 
 __all__ = ["Parts", "describe_inputs", "digest_of_file", "written_manifest"]
 
@@ -139,7 +140,7 @@ class Parts:
         if not self.begun():
             self.clear()
         self.folder.mkdir(exist_ok=True)
-        self._appear(self._note, lambda path: path.write_text(json.dumps(self.manifest, indent=1)))
+        appear(self._note, lambda path: path.write_text(json.dumps(self.manifest, indent=1)))
         for left in self.folder.glob("*.partial"):
             left.unlink()
 
@@ -193,18 +194,7 @@ class Parts:
         if [row["row"] for row in rows] != list(self.range_of(index)):
             raise DataError(f"part {index} of {self.out} lacks rows: the inputs changed meanwhile")
         table = pa.Table.from_pylist(rows, schema=self.schema)
-        self._appear(self.path_of(index), lambda path: pq.write_table(table, path))
-
-    @staticmethod
-    def _appear(path: Path, write: Callable[[Path], Any]) -> None:
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        try:
-            write(partial)
-            with open(partial, "rb+") as file:
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        appear(self.path_of(index), lambda path: pq.write_table(table, path))
 
     # ----------------------------------------------------------------------- end
 
@@ -215,7 +205,7 @@ class Parts:
 
     def merge(self) -> None:
         """Join all parts, check that no row is missing, let the output appear, remove the parts."""
-        self._appear(self.folder / "merged.parquet", self._join)
+        appear(self.folder / "merged.parquet", self._join)
         (self.folder / "merged.parquet").replace(self.out)
         self.clear()
 

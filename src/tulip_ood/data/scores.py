@@ -72,7 +72,7 @@ def score_rows(task: str, batch: Batch, prediction: "Prediction | None") -> list
         >>> score_rows("classification", batch, None)[0]["accepted"]
         False
     """
-    found = [_bad(e.row, e.path, None, e.reason) for e in batch.errors]
+    found = [_bad(e.row, e.path, _truth(task, e.label), e.reason) for e in batch.errors]
     if prediction is not None:
         found += _good(task, batch, prediction)
     return sorted(found, key=lambda row: int(row["row"]))

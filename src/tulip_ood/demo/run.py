@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tulip_ood.benchmark.compare import Comparison, evaluate
+from tulip_ood.benchmark.evaluate import evaluate
+from tulip_ood.benchmark.results import Comparison
 from tulip_ood.benchmark.verdict import Verdict, judge
 from tulip_ood.demo.data import DigitData, load_data
 from tulip_ood.detectors.base import Detector

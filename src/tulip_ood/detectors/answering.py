@@ -1,6 +1,8 @@
 """What a fitted detector answers: scores, predictions, thresholds, its report."""
 
+import copy
 import math
+import threading
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
@@ -47,6 +49,7 @@ class Answering(ABC):
     _entropy_reference: Reference | None
     _findings: list[Finding]
     _facts: dict[str, Any]
+    _lock: threading.RLock
 
     @abstractmethod
     def _score(self, state: Any, passes: Passes) -> Tensor:
@@ -60,6 +63,10 @@ class Answering(ABC):
     def _needs_to_score(self) -> Needs:
         """Everything that scoring needs of an input, once fitted."""
 
+    def _probs(self, state: Any, passes: Passes) -> Tensor:
+        """The probabilities that go with the answer; the network's own by default."""
+        return self.task.predict(passes.base.to(torch.float64).unsqueeze(0))
+
     def _report_lines(self) -> list[str]:
         """Sentences about what this method has learned."""
         return []
@@ -71,6 +78,11 @@ class Answering(ABC):
         self.engine.check_model()
         return self._state
 
+    def _view(self) -> Self:
+        """This detector as it is now: another thread may fit it again in the middle of a call."""
+        with self._lock:
+            return copy.copy(self)
+
     # --------------------------------------------------------------------- score
 
     def score(self, x: Inputs | Passes) -> Tensor:
@@ -79,6 +91,9 @@ class Answering(ABC):
         Args:
             x: Inputs as the model takes them, any number of them, or a `Passes` record.
         """
+        return self._view()._scored(x)
+
+    def _scored(self, x: Inputs | Passes) -> Tensor:
         state = self._ready()
         needs = self._needs_to_score()
         return self.engine.over(x, needs, lambda passes: (self._score(state, passes),))[0]
@@ -89,11 +104,14 @@ class Answering(ABC):
         Args:
             x: Inputs as the model takes them, or a `Passes` record.
         """
+        return self._view()._predicted(x)
+
+    def _predicted(self, x: Inputs | Passes) -> Prediction:
         state, task = self._ready(), self.task
 
         def judge(passes: Passes) -> tuple[Tensor, ...]:
-            probs = task.predict(passes.base.to(torch.float64).unsqueeze(0))
             entropy = task.base_uncertainty(passes.base)
+            probs = self._probs(state, passes)
             return self._score(state, passes), task.label(passes.base), probs, entropy
 
         score, label, probs, entropy = self.engine.over(x, self._needs_to_score(), judge)
@@ -118,7 +136,7 @@ class Answering(ABC):
                 for name, (values, reference) in quantities.items()
                 if reference is not None
             }
-            shown = None if isinstance(self.task, Regression) else probs
+            shown = None if isinstance(self.task, Regression) else self.task.guesses(probs)
             reason = Reasons(standing, accepted=accepted, valid=score < math.inf, probs=shown)
         p_value = self.calibration.p_values(score)
         return Prediction(label, probs, score, p_value, accepted, reason, **more)
@@ -170,14 +188,15 @@ class Answering(ABC):
 
     def report(self) -> Report:
         """What was fitted, what is promised, and what looked odd; print it."""
-        self._ready()
+        view = self._view()
+        view._ready()
         return Report(
-            name=self.name,
-            facts=dict(self._facts),
-            threshold=self._threshold,
-            calibration=self.calibration,
-            findings=tuple(self._findings),
-            lines=tuple(self._report_lines()),
+            name=view.name,
+            facts=dict(view._facts),
+            threshold=view._threshold,
+            calibration=view.calibration,
+            findings=tuple(view._findings),
+            lines=tuple(view._report_lines()),
         )
 
     def memory(self, inputs: Inputs | None = None) -> int:

@@ -7,7 +7,6 @@ saving: all of that is here, once.
 """
 
 import copy
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -19,11 +18,12 @@ from tulip_ood.detectors.decision import Calibration
 from tulip_ood.detectors.engine import Engine, PassCount
 from tulip_ood.detectors.findings import Finding, look_at_validation
 from tulip_ood.detectors.fitting import learn_and_calibrate, usable
-from tulip_ood.detectors.learning import HoldAll, Learner
+from tulip_ood.detectors.learning import HoldAll, Learned, Learner
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.detectors.search import Tried, best_parameters, combinations
 from tulip_ood.detectors.storing import Storing
-from tulip_ood.errors import InputError, TulipWarning
+from tulip_ood.errors import InputError, warn
+from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network
@@ -31,6 +31,7 @@ from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs
+from tulip_ood.numerics.random import check_seed
 from tulip_ood.numerics.tasks import make_task
 
 __all__ = ["Detector"]
@@ -70,6 +71,7 @@ class Detector(Answering, Storing):
 
     name: ClassVar[str]
     state_class: ClassVar[type]  # the frozen dataclass that `_learn` returns
+    learns: ClassVar[bool] = True  # whether anything is learned beside the threshold
     learns_from_data: ClassVar[bool] = False  # whether training data may take validation's place
     search: Mapping[str, tuple[Any, ...]] = {}  # parameters, and what is tried for each
 
@@ -86,7 +88,7 @@ class Detector(Answering, Storing):
         device: torch.device | str | None = None,
         fit_memory: int = FIT_MEMORY,
     ) -> None:
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.fit_memory = fit_memory
         if isinstance(model, Network):  # several detectors may share one
             self.task, self.network = model.task, model
@@ -97,9 +99,11 @@ class Detector(Answering, Storing):
             )
         self.engine = Engine(self.network, self._make_perturbation, batch_size)
         # Where the model and its inputs came from, for a file that outlives this process.
-        self.provenance: dict[str, Any] = {"model_spec": None, "preprocess": None, "classes": None}
+        known = ("model_spec", "preprocess", "preprocess_sha256", "classes")
+        self.provenance: dict[str, Any] = dict.fromkeys(known)
         self._state = self._calibration = self._threshold = self._entropy_reference = None
         self._findings, self._facts = [], {}
+        self._lock = fork_safe_lock()
 
     # ------------------------------------------------- what a method writes itself
 
@@ -160,7 +164,7 @@ class Detector(Answering, Storing):
         self,
         data: Iterable[Any] | Passes,
         *,
-        train: Iterable[Any] | Passes | None = None,
+        train: Iterable[Any] | Passes | Learned | None = None,
         tune: Any = None,
         progress: Progress | None = None,
     ) -> Self:
@@ -168,13 +172,42 @@ class Detector(Answering, Storing):
 
         Args:
             data: A loader of (inputs, labels) batches, read once, or a `Passes` record.
-            train: Training data, for methods that learn class means, neighbours or the like; they
-                learn from the validation data otherwise. Methods that do not are not affected.
+            train: Training data (or what was `Learned` from it), for methods that learn class
+                means, neighbours or the like; they learn from the validation data otherwise.
+                Methods that do not are not affected.
             tune: A loader of OOD validation inputs to choose parameters against; or "pseudo" for
                 images made from the validation inputs; or passes of OOD inputs by name.
             progress: Called with (inputs done, inputs in all), counted over all passes.
         """
-        self._begin()
+        draft = self._draft()
+        draft._fit(data, train, tune, progress)
+        return self._publish(draft)
+
+    def _draft(self) -> Self:
+        """A copy to fit: nothing is seen of it before it is whole, a failed one leaves no trace."""
+        draft = copy.copy(self)
+        draft.engine = self.engine.renewed(draft._make_perturbation)
+        draft._findings, draft._facts = [], {}
+        draft._state = draft._calibration = draft._threshold = draft._entropy_reference = None
+        return draft
+
+    def _publish(self, draft: Self) -> Self:
+        """Take what a draft has learned, all at once."""
+        with self._lock:
+            draft.engine.serve(self._make_perturbation)
+            self.__dict__.update(draft.__dict__)
+        for finding in self._findings:
+            warn(str(finding))
+        return self
+
+    def _fit(
+        self,
+        data: Iterable[Any] | Passes,
+        train: Iterable[Any] | Passes | Learned | None,
+        tune: Any,
+        progress: Progress | None,
+    ) -> None:
+        self.engine.take_model()
         rows = None
         if isinstance(data, Passes):
             self._take_passes(data, tune)
@@ -193,7 +226,6 @@ class Detector(Answering, Storing):
         if train is not None and self.learns_from_data:
             state = self._learn_stream(train)
         self._finish(passes, rows, state, outside)
-        return self
 
     def _fit_needs(self, tune: Any) -> Needs:
         """What fitting needs: that of any combination of parameters, if they are to be chosen."""
@@ -210,6 +242,7 @@ class Detector(Answering, Storing):
     def _take_passes(self, passes: Passes, tune: Any) -> None:
         """Refuse a record that this method cannot be fitted on."""
         self._fit_needs(tune).check(passes)
+        self.engine.check_origin(passes)
 
     def _prepare(self, rows: Rows, tune: Any, count: PassCount) -> None:
         """Choose what has to be known before the passes are made; most methods have nothing to."""
@@ -227,7 +260,7 @@ class Detector(Answering, Storing):
                     f"tune={tune!r}: pass a loader of OOD inputs, or 'pseudo' (which makes them "
                     f"from inputs, so `data` must be a loader too)"
                 )
-            from tulip_ood.detectors.self_tuning import pseudo_sets  # it knows of this module
+            from tulip_ood.detectors.pseudo import pseudo_sets  # only where it is asked for
 
             return pseudo_sets(self.engine, rows, needs, seed=self.seed)
         held = collect_rows(
@@ -235,7 +268,10 @@ class Detector(Answering, Storing):
         )
         return {"OOD": self.engine.passes_of(held, needs, seed=self.seed)}
 
-    def _learn_stream(self, train: Iterable[Any] | Passes) -> Any:
+    def _learn_stream(self, train: Iterable[Any] | Passes | Learned) -> Any:
+        if isinstance(train, Learned):
+            self._facts["n_train"] = train.n
+            return train.state
         learner, n = self._learner(), 0
         parts = [train] if isinstance(train, Passes) else self.engine.stream(train, self._needs())
         for part in parts:
@@ -243,10 +279,6 @@ class Detector(Answering, Storing):
             n += len(part)
         self._facts["n_train"] = n
         return learner.finish()
-
-    def _begin(self) -> None:
-        self.engine.take_model()
-        self._findings, self._facts = [], {}
 
     def _finish(
         self,
@@ -264,17 +296,25 @@ class Detector(Answering, Storing):
         )
         if outside and self.search:
             self._choose(*best_parameters(self, passes, outside, state))
-        self._state, self._calibration = self._learn_and_calibrate(passes, state)
+        self._state, calibration = self._learn_and_calibrate(passes, state)
+        lost = bad + (0 if rows is None else rows.dropped)
+        share = calibration.n_inputs / len(passes)  # held out, of all
+        self._calibration = calibration.with_unscorable(round(lost * share))
         self._entropy_reference = Reference.of(self.task.base_uncertainty(passes.base))
         self._facts |= {
             "n_validation": len(passes),
             "n_outputs": passes.base.shape[-1],
             "track": "val" if state is None else "train",
             "performance": self.task.performance(passes.base, passes.labels),
+            "performance_name": self.task.performance_name,
             "parameters": self.parameters,
         }
         if bad:
-            self._find("not-finite", f"{bad} inputs whose logits are NaN or Inf were left out")
+            self._find(
+                "not-finite",
+                f"{bad} inputs whose logits are NaN or Inf were not learned from; such inputs are "
+                f"refused, and the threshold counts them so",
+            )
         if rows is not None and rows.dropped:
             self._find("dropped", f"{rows.dropped} inputs with NaN or Inf were left out")
         if rows is not None and rows.seen - rows.dropped > len(rows):
@@ -285,8 +325,6 @@ class Detector(Answering, Storing):
             )
         self.set_threshold(false_alarm=FALSE_ALARM)
         self._judge(passes)
-        for finding in self._findings:
-            warnings.warn(str(finding), TulipWarning, stacklevel=3)
 
     def _learn_and_calibrate(self, passes: Passes, state: Any) -> tuple[Any, Calibration]:
         if state is None:

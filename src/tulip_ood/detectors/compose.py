@@ -95,10 +95,17 @@ class Sum(Detector):
     def _needs(self) -> Needs:
         return _union([part._needs() for part in self.parts])
 
+    def _draft(self) -> Self:
+        draft = super()._draft()
+        draft.parts = tuple(part._draft() for part in self.parts)
+        draft.engine.serve(draft._make_perturbation)
+        return draft
+
+    def _take_passes(self, passes: Passes, tune: Any) -> None:
+        for part in self.parts:
+            part._take_passes(passes, tune)
+
     def _needs_to_score(self) -> Needs:
-        states = self._state.parts
-        for part, state in zip(self.parts, states, strict=True):
-            part._state = state
         return _union([part._needs_to_score() for part in self.parts])
 
     def _make_perturbation(self, settings: PassSettings) -> Perturbation:
@@ -117,13 +124,15 @@ class Sum(Detector):
 
     def _learn_and_calibrate(self, passes: Passes, state: Any) -> tuple[Any, Calibration]:
         """Parts that did not learn from training data, and the scale, need validation data."""
-        if state is None:
-            return super()._learn_and_calibrate(passes, None)
+        known = [None] * len(self.parts) if state is None else state.parts
 
         def complete(part: Passes) -> SumState:
-            return self._standardised(part, state.parts)
+            return self._standardised(part, known)
 
-        return learn_and_calibrate(passes, self.task, complete, self._score)
+        whole, calibration = learn_and_calibrate(passes, self.task, complete, self._score)
+        for part, own in zip(self.parts, whole.parts, strict=True):
+            part._state = own
+        return whole, calibration
 
     def _standardised(self, passes: Passes, states: Sequence[Any]) -> SumState:
         """Learn what is not learned yet, and the scale of every part's held-out scores."""
@@ -190,8 +199,7 @@ class Sum(Detector):
             "parts": [],
         }
         tensors: dict[str, Tensor] = {}
-        for i, (part, state) in enumerate(zip(self.parts, self._state.parts, strict=True)):
-            part._state = state
+        for i, part in enumerate(self.parts):
             own, more = part.fitted_state()
             values["parts"].append(own)
             tensors |= {f"{i}.{name}": value for name, value in more.items()}

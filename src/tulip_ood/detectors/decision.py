@@ -1,7 +1,7 @@
 """From scores to decisions: the held-out calibration scores, and a threshold with its promise."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -46,15 +46,15 @@ class Calibration:
         ids: tuple[bytes, ...] | None = None,
         cross_fitted: bool = False,
     ) -> "Calibration":
-        """Sort scores [n], or [n, positions] of dense outputs; scores that are not finite go."""
+        """Sort scores [n], or [n, positions] of dense outputs. NaN: was not held out, goes."""
         weights = None
         if scores.ndim > 1:
             flat = scores.flatten(1)
-            usable = flat.isfinite()
+            usable = ~flat.isnan()
             weight = usable / usable.sum(dim=1, keepdim=True).clamp_min(1)
             scores, wrong, weights = flat.flatten(), wrong.flatten(), weight.flatten()
             ids = None
-        keep = scores.isfinite().nonzero().squeeze(1)
+        keep = (~scores.isnan()).nonzero().squeeze(1)
         order = keep[scores[keep].to(torch.float64).argsort(stable=True)]
         return Calibration(
             scores[order].to(torch.float64),
@@ -63,6 +63,27 @@ class Calibration:
             None if ids is None else tuple(ids[i] for i in order.tolist()),
             cross_fitted,
         )
+
+    def with_unscorable(self, n: int) -> "Calibration":
+        """With n more inputs that have no score: they are refused, and so count as odd."""
+        if not n:
+            return self
+        odd = torch.full((n,), math.inf, dtype=torch.float64)
+        ones = torch.ones(n, dtype=torch.float64)
+        return replace(
+            self,
+            scores=torch.cat([self.scores, odd]),
+            wrong=torch.cat([self.wrong, torch.full_like(odd, math.nan)]),
+            weights=None if self.weights is None else torch.cat([self.weights, ones]),
+            ids=None if self.ids is None else (*self.ids, *[bytes(16)] * n),
+        )
+
+    @property
+    def unscorable(self) -> float:
+        """The share of the inputs that have no score."""
+        odd = self.scores == math.inf
+        mass = odd.sum() if self.weights is None else self.weights[odd].sum()
+        return float(mass) / self.n_inputs
 
     @property
     def n_inputs(self) -> int:
@@ -85,7 +106,8 @@ class Calibration:
     @property
     def spread(self) -> float:
         """q95 − q5 of the scores: the range in which differences are judged."""
-        q = torch.quantile(self.scores, torch.tensor([0.05, 0.95], dtype=torch.float64))
+        finite = self.scores[self.scores.isfinite()]
+        q = torch.quantile(finite, torch.tensor([0.05, 0.95], dtype=torch.float64))
         return float(q[1] - q[0])
 
 
@@ -147,6 +169,11 @@ def control_false_alarms(calibration: Calibration, false_alarm: float) -> Thresh
         f"at most {percent(false_alarm)} of in-distribution {unit} are refused, on average over "
         f"calibration sets of {n}{band}.{how}"
     )
+    if value == math.inf:
+        promise = (
+            f"all inputs that can be scored are accepted: {percent(calibration.unscorable)} of "
+            f"the {n} calibration inputs cannot, which is more than {percent(false_alarm)}"
+        )
     coverage = _coverage(calibration, value)
     return Threshold(value, "false_alarm", false_alarm, None, coverage, promise)
 
@@ -182,11 +209,13 @@ def control_error_rate(calibration: Calibration, max_error: float, confidence: f
         f"most {percent(max_error, 2)} of the time (seen: {percent(found.error_rate, 2)}), "
         f"accepting {percent(found.coverage)}"
     )
+    if calibration.cross_fitted:
+        promise += ". Cross-fitted because there are few inputs: it holds approximately"
     return Threshold(found.threshold, "max_error", max_error, confidence, found.coverage, promise)
 
 
 def _coverage(calibration: Calibration, value: float) -> float:
-    accepted = (calibration.scores <= value).to(torch.float64)
+    accepted = ((calibration.scores <= value) & calibration.scores.isfinite()).to(torch.float64)
     if calibration.weights is None:
         return float(accepted.mean())
     return float((accepted * calibration.weights).sum() / calibration.weights.sum())

@@ -6,8 +6,7 @@ collects validation data, and runs passes over any number of inputs in bounded m
 
 import dataclasses
 import math
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.network import inputs as structures
+from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.golden import check_alike, describe_inputs, synthetic_inputs
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
@@ -23,7 +23,7 @@ from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, dense_labels, dense_positions, run_passes
 
-__all__ = ["Engine", "PassCount"]
+__all__ = ["Engine", "PassCount", "mark_invalid"]
 
 _CHUNK_BYTES = 128 << 20  # logits of all passes that are in memory at once while scoring
 
@@ -60,7 +60,8 @@ class Engine:
         self._make_perturbation = make_perturbation
         self._batch_size = batch_size
         self._perturbation: Perturbation | None = None
-        self._lock = threading.RLock()
+        self._taken: Mapping[str, Tensor] | None = None  # the weights that were fitted on
+        self._lock = fork_safe_lock()
 
     @property
     def batch_size(self) -> int:
@@ -69,20 +70,29 @@ class Engine:
             return self._batch_size
         return 64 if self.network.device.type == "cpu" else 256
 
+    def renewed(self, make_perturbation: Callable[[PassSettings], Perturbation]) -> "Engine":
+        """Another engine for the same network, with nothing held yet."""
+        return Engine(self.network, make_perturbation, self._batch_size)
+
+    def serve(self, make_perturbation: Callable[[PassSettings], Perturbation]) -> None:
+        """Ask another detector for perturbations from now on."""
+        self._make_perturbation = make_perturbation
+
     # -------------------------------------------------------------------- model
 
     def take_model(self) -> None:
         """Take the user's weights as they are now: the beginning of a fit."""
         with self._lock:
-            if self.network.stale:
-                self.network.refresh()
+            self.network.refresh()
+            self._taken = self.network.parameters
             self.fingerprint = self.network.fingerprint()
             self._perturbation = None
 
     def check_model(self) -> None:
         """Refuse if the weights have changed since; a model that only moved is taken up again."""
         with self._lock:
-            if not self.network.stale:
+            # Another detector of this network may have taken up changed weights.
+            if not self.network.stale and self.network.parameters is self._taken:
                 return
             now = self.network.fingerprint()
             if now["weights_sha256"] != self.fingerprint["weights_sha256"]:
@@ -90,7 +100,9 @@ class Engine:
                     "the model's weights have changed since this detector was fitted: fit it "
                     "again, or put the old weights back"
                 )
-            self.network.refresh()
+            if self.network.stale:
+                self.network.refresh()
+            self._taken = self.network.parameters
             self._perturbation = None
 
     def move(self, device: torch.device) -> None:
@@ -98,14 +110,18 @@ class Engine:
         with self._lock:
             if device != self.network.device:
                 self.network.move(device)
+                self._taken = self.network.parameters
                 self._perturbation = None
 
     def perturbation(self, settings: PassSettings) -> Perturbation:
         """The perturbed weights for some settings; the last ones are kept."""
         with self._lock:
-            if self._perturbation is None or self._perturbation.settings != settings:
-                self._perturbation = self._make_perturbation(settings)
-            return self._perturbation
+            if self._perturbation is not None and self._perturbation.settings == settings:
+                return self._perturbation
+            made = self._make_perturbation(settings)
+            if settings.n_samples:  # a base pass alone must not push out what is held
+                self._perturbation = made
+            return made
 
     def memory(self, settings: PassSettings, inputs: Inputs | None = None) -> int:
         """Bytes that holding the perturbed weights takes; 0 if there are none, or not held."""
@@ -115,6 +131,18 @@ class Engine:
             return 0
         perturbation = self.perturbation(settings)
         return perturbation.held_bytes if perturbation.hold else 0
+
+    def check_origin(self, passes: Passes) -> None:
+        """Refuse passes whose last layer is not one of this network's."""
+        if not passes.heads:
+            return
+        theirs = passes.heads[0].weight
+        for mine in self.network.parameters.values():
+            if mine.numel() == theirs.numel() and mine.shape[0] == theirs.shape[0]:
+                flat = mine.reshape(theirs.shape).cpu().to(theirs.dtype)
+                if torch.allclose(flat, theirs, rtol=1e-3, atol=1e-6):
+                    return
+        raise InputError("these passes were made with another network, or with other weights")
 
     # ----------------------------------------------------------------- fit data
 
@@ -134,6 +162,7 @@ class Engine:
         needs: Needs,
         *,
         seed: int,
+        batch_size: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Passes:
         """All passes over held rows, with their labels (at some positions, for dense outputs)."""
@@ -141,7 +170,7 @@ class Engine:
         return run_passes(
             self.perturbation(needs.settings),
             rows,
-            batch_size=self.batch_size,
+            batch_size=batch_size or self.batch_size,
             needs=needs,
             positions=positions,
             labels=None if rows.labels is None else dense_labels(rows.labels, positions),
@@ -180,7 +209,8 @@ class Engine:
         """
         if isinstance(x, Passes):
             needs.check(x)
-            return _mark_invalid(function(x), x.finite)
+            self.check_origin(x)
+            return _mark_first(function(x), x.finite)
         inputs = structures.map_tensors(lambda t: t.detach(), x)
         if structures.count_rows(inputs) == 0:
             raise InputError("there are no inputs to score")
@@ -192,7 +222,7 @@ class Engine:
         for chunk in structures.chunks(inputs, self._chunk_rows(outputs * needs.passes)):
             passes = run_passes(perturbation, chunk, batch_size=self.batch_size, needs=needs)
             valid = passes.finite & structures.finite_rows(chunk)
-            parts.append(_mark_invalid(function(passes), valid))
+            parts.append(_mark_first(function(passes), valid))
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
     def _chunk_rows(self, numbers_per_row: int) -> int:
@@ -242,8 +272,16 @@ class PassCount:
             self._progress(self.done, max(self.done, self.total))
 
 
-def _mark_invalid(columns: tuple[Tensor, ...], valid: Tensor) -> tuple[Tensor, ...]:
-    """+inf for scores of invalid inputs, and for scores that came out as NaN."""
-    score, *rest = columns
+def mark_invalid(score: Tensor, valid: Tensor) -> Tensor:
+    """+inf for scores of invalid inputs, and for scores that came out as NaN.
+
+    Example:
+        >>> mark_invalid(torch.tensor([1.0, math.nan, 3.0]), torch.tensor([True, True, False]))
+        tensor([1., inf, inf])
+    """
     good = valid.reshape(-1, *[1] * (score.ndim - 1)) & ~score.isnan()
-    return (torch.where(good, score, math.inf), *rest)
+    return torch.where(good, score, math.inf)
+
+
+def _mark_first(columns: tuple[Tensor, ...], valid: Tensor) -> tuple[Tensor, ...]:
+    return (mark_invalid(columns[0], valid), *columns[1:])

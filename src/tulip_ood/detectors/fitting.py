@@ -123,8 +123,16 @@ def splits(passes: Passes) -> list[tuple[Tensor, Tensor]]:
     if len(passes) >= CROSS_FIT_BELOW:
         half = _half(passes)
         return [(everything[:half], everything[half:])]
-    fold = everything % FOLDS
+    fold = _distinct(passes) % FOLDS  # equal inputs stay in one fold
     return [(everything[fold != k], everything[fold == k]) for k in range(FOLDS)]
+
+
+def _distinct(passes: Passes) -> Tensor:
+    """The number of each input's content, in the order of `usable`: equal ones share it."""
+    if passes.ids is None:
+        return torch.arange(len(passes))
+    numbers: dict[bytes, int] = {}
+    return torch.tensor([numbers.setdefault(one, len(numbers)) for one in passes.ids])
 
 
 def _half(passes: Passes) -> int:

@@ -1,7 +1,8 @@
 """Learning batch by batch, so that a million images need no more memory than a thousand."""
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,9 +10,9 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError
 from tulip_ood.network.passes import Passes
-from tulip_ood.numerics.random import permutation
+from tulip_ood.numerics.random import philox
 
-__all__ = ["FeatureBank", "Learner", "Moments"]
+__all__ = ["Learned", "Learner", "Moments", "RowSample"]
 
 
 class Learner(ABC):
@@ -35,6 +36,23 @@ class Learner(ABC):
     @abstractmethod
     def finish(self) -> Any:
         """What was learned: a frozen dataclass."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a learner has made of training data, so that several readers share one reading.
+
+    Attributes:
+        state: What `Learner.finish` gave.
+        n: The number of training inputs.
+
+    Example:
+        >>> Learned(None, 50_000).n
+        50000
+    """
+
+    state: Any
+    n: int
 
 
 class Moments:
@@ -111,42 +129,69 @@ class Moments:
         return self._second / self.n - cross - cross.T + torch.outer(shift, shift)
 
 
-class FeatureBank:
-    """Features kept as they come, or a seeded sample of them beyond a limit.
+class RowSample:
+    """A fair sample of rows that come in a stream of unknown length.
+
+    Every row draws a number from its place in the stream and the seed; the rows with the smallest
+    ones stay. So each has the same chance, however the stream is cut into batches.
 
     Args:
-        limit: Keep at most so many; all if None.
-        seed: Of the sample.
+        limit: Keep so many rows, all if there are not more.
+        share: Keep every row with this probability in any case.
+        seed: Of the numbers.
 
     Example:
-        >>> bank = FeatureBank(limit=2)
-        >>> bank.add(torch.arange(6.0).reshape(3, 2))
-        >>> bank.rows().shape
-        torch.Size([2, 2])
+        >>> sample = RowSample(limit=2)
+        >>> sample.add(torch.arange(6.0).reshape(3, 2))
+        >>> sum(len(part) for part in sample.parts())
+        2
     """
 
-    def __init__(self, limit: int | None = None, seed: int = 0) -> None:
-        self._limit, self._seed = limit, seed
-        self._parts: list[Tensor] = []
-        self._held = 0
+    def __init__(self, limit: int, *, share: float = 0.0, seed: int = 0) -> None:
+        self._limit, self._share, self._seed = limit, share, seed
+        self._bound = math.inf  # rows with larger numbers cannot be in the sample any more
+        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._held = self._seen = 0
+        self._room = limit
 
-    def add(self, *columns: Tensor) -> None:
-        """Take in rows; several tensors [N, …] are kept side by side."""
-        self._parts.append(torch.cat([c.reshape(len(c), -1).to(torch.float32) for c in columns], 1))
-        self._held += len(self._parts[-1])
-        if self._limit is not None and self._held > 2 * self._limit:
-            self._parts = [self.rows()]
-            self._held = len(self._parts[0])
+    def add(self, rows: Tensor) -> None:
+        """Take in rows [N, …]."""
+        numbers = _numbers(self._seen, len(rows), self._seed)
+        self._seen += len(rows)
+        chosen = numbers < max(self._bound, self._share)
+        if bool(chosen.any()):
+            self._kept.append((numbers[chosen], rows[chosen]))
+            self._held += len(self._kept[-1][0])
+        if self._held > self._room:
+            self._drop()
+            self._room = self._held + max(self._held // 4, 1024)
 
-    def rows(self) -> Tensor:
-        """What is kept, float32."""
-        if not self._parts:
-            raise InputError("there is nothing to learn from: the loader gave no inputs")
-        whole = torch.cat(self._parts)
-        if self._limit is not None and len(whole) > self._limit:
-            order = permutation(len(whole), seed=self._seed, name="bank")[: self._limit]
-            whole = whole[order.sort().values]
-        return whole
+    def _drop(self) -> None:
+        """Let go of rows that are not in the sample, part by part: no second copy of all."""
+        numbers = torch.cat([drawn for drawn, _ in self._kept])
+        if len(numbers) > self._limit:
+            self._bound = float(numbers.kthvalue(self._limit).values)
+        last = max(self._bound, self._share)
+        for i, (drawn, rows) in enumerate(self._kept):
+            chosen = drawn <= last
+            if not bool(chosen.all()):
+                self._kept[i] = drawn[chosen], rows[chosen]
+        self._kept = [part for part in self._kept if len(part[0])]
+        self._held = sum(len(drawn) for drawn, _ in self._kept)
+
+    def parts(self) -> list[Tensor]:
+        """The sample, in pieces [n, …], in the order of the stream."""
+        self._drop()
+        return [rows for _, rows in self._kept]
+
+
+def _numbers(first: int, n: int, seed: int) -> Tensor:
+    """A number in [0, 1) for each of the rows first … first + n − 1, float64."""
+    place = torch.arange(first, first + n, dtype=torch.int64)
+    zero = torch.zeros_like(place)
+    mask = 0xFFFFFFFF
+    high, low, _, _ = philox((place & mask, place >> 32, zero, zero), (seed & mask, 0x726F7773))
+    return (high.to(torch.float64) + low.to(torch.float64) * 2.0**-32) * 2.0**-32
 
 
 class HoldAll(Learner):

@@ -87,8 +87,9 @@ class LogitDetector(Detector):
             x: Inputs as the model takes them, any number of them, or a `Passes` record.
         """
         if self._state is None and self.shaping is None:
-            self._begin()
-            self._state = Nothing()
+            with self._lock:
+                self.engine.take_model()
+                self._state = Nothing()
         return super().score(x)
 
     def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -38,6 +38,7 @@ class NoiseAveraging(Detector):
     """
 
     name: ClassVar[str] = "noise"
+    learns: ClassVar[bool] = False
     state_class: ClassVar[type] = Nothing
 
     def __init__(
@@ -55,12 +56,18 @@ class NoiseAveraging(Detector):
         self.score_name = self.task.check_score(score)
         if score == "bound" or n_samples < 1:
             raise InputError("noise averaging has no bound, and needs n_samples of at least 1")
+        if not 0 <= gamma < float("inf"):
+            raise InputError(f"gamma must be finite and not negative, got {gamma}")
         self.epsilon, self.gamma = epsilon, gamma
         self.n_samples, self.antithetic = n_samples, antithetic
 
     def _settings(self) -> PassSettings:
         return PassSettings(
-            self.epsilon, n_samples=self.n_samples, antithetic=self.antithetic, seed=self.seed
+            self.epsilon,
+            n_samples=self.n_samples,
+            antithetic=self.antithetic,
+            seed=self.seed,
+            drift=False,
         )
 
     def _make_perturbation(self, settings: PassSettings) -> Perturbation:

@@ -10,9 +10,30 @@ from dataclasses import dataclass, replace
 
 from tulip_ood.errors import InputError
 
-__all__ = ["PAPER_J_SCALINGS", "RECIPES", "Recipe", "Setting", "recipe_named"]
+__all__ = ["PAPER_J_SCALINGS", "RECIPES", "Budget", "Recipe", "Setting", "recipe_named"]
 
 PAPER_J_SCALINGS = (1.0, 1.25, 1.5, 1.75, 2.0)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a search may look at. The default costs less than three plain calibrations.
+
+    Attributes:
+        id_inputs: Validation inputs.
+        kind_inputs: Inputs of each kind of pseudo-OOD.
+        ood_inputs: Inputs of real OOD validation data, where there is some.
+        samples: Noisy passes.
+
+    Example:
+        >>> Budget().samples
+        4
+    """
+
+    id_inputs: int = 256
+    kind_inputs: int = 128
+    ood_inputs: int = 1024
+    samples: int = 4
 
 
 @dataclass(frozen=True)

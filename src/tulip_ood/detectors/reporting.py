@@ -39,12 +39,19 @@ class Report:
 
     def __str__(self) -> str:
         n = self.facts.get("n_validation", 0)
-        out = [f"{self.name}, fitted on {n} validation inputs", *self.lines]
+        where = f"{n} validation inputs"
+        if "n_train" in self.facts:
+            where = f"{self.facts['n_train']} training inputs, threshold from {where}"
+        out = [f"{self.name}, fitted on {where}", *self.lines]
         held = self.calibration
         how = "cross-fitted on all of them" if held.cross_fitted else "held out from fitting"
         out.append(f"threshold data: {held.n_inputs} inputs, {how}")
         if self.threshold is not None:
-            out.append(f"accepted up to a score of {self.threshold.value:.6g}:")
+            bounded = self.threshold.value < 1e300
+            limit = (
+                f"up to a score of {self.threshold.value:.6g}" if bounded else "whatever the score"
+            )
+            out.append(f"accepted {limit}:")
             out.append(f"  {self.threshold.promise}")
         if not math.isnan(held.aurc):
             out.append(

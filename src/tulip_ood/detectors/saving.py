@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.decision import Calibration, Threshold
 from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.prediction import Reference
-from tulip_ood.errors import FileFormatError, InputError
+from tulip_ood.errors import FileFormatError, InputError, TulipError
+from tulip_ood.network.files import save_tensors
 from tulip_ood.version import __version__
 
 __all__ = ["FORMAT", "Saved", "load", "read", "read_header", "save"]
@@ -47,6 +47,7 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
         >>> torch.equal(again.score(x), detector.score(x))
         True
     """
+    detector = detector._view()
     detector._ready()
     config, config_tensors = detector.configuration()
     fitted, fitted_tensors = detector.fitted_state()
@@ -86,15 +87,9 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
             "python": platform.python_version(),
         },
     }
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     tensors = {name: value.detach().cpu().clone() for name, value in tensors.items()}  # none shared
     header["content_sha256"] = _content(header, tensors)
-    try:
-        save_file(tensors, partial, metadata={"tulip": json.dumps(header)})
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    save_tensors(path, tensors, {"tulip": json.dumps(header)})
 
 
 def _content(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
@@ -103,7 +98,7 @@ def _content(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     state = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
     for name in sorted(tensors):
         state.update(f"{name}:{tuple(tensors[name].shape)}:{tensors[name].dtype}".encode())
-        state.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+        state.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return state.hexdigest()
 
 
@@ -274,9 +269,7 @@ def load(
         )
         detector.name = header["method"]  # type: ignore[misc]
         _check_fingerprint(detector, header, path)
-        detector.engine.fingerprint = {
-            key: header[key] for key in ("architecture_sha256", "weights_sha256")
-        }
+        detector.engine.take_model()
         detector.restore_state(header["fitted"], saved.below("fitted."))
         detector.engine.inputs = header["inputs"]
         detector._facts = header["facts"]
@@ -286,7 +279,9 @@ def load(
         detector._threshold = saved.threshold
         if "entropy.quantiles" in saved.tensors:
             detector._entropy_reference = Reference(saved.tensors["entropy.quantiles"])
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except TulipError:
+        raise  # it says what is wrong, which may be the model
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
         raise FileFormatError(
             f"{path} is damaged: {type(error).__name__} {error} while reading it"
         ) from error

@@ -5,20 +5,22 @@ tissue) and says nothing about OOD; an ε at which the noisy network loses 10 % 
 too large. Both are dropped before anything is ranked.
 """
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from tulip_ood.detectors.engine import Engine, PassCount
-from tulip_ood.detectors.fitting import CROSS_FIT_BELOW
-from tulip_ood.detectors.recipes import Setting
-from tulip_ood.detectors.tuning import Candidate, SearchSpace, best_first, candidates
-from tulip_ood.errors import InputError, TulipWarning
-from tulip_ood.network import inputs as structures
-from tulip_ood.network.inputs import Inputs
+from tulip_ood.detectors.engine import PassCount
+from tulip_ood.detectors.pseudo import KEEPS_LABEL, make_kinds, share_kept
+from tulip_ood.detectors.recipes import Budget, Setting
+from tulip_ood.detectors.steadiness import Steadiness, steadiest_first
+from tulip_ood.detectors.tuning import (
+    Candidate,
+    SearchSpace,
+    best_first,
+    candidates,
+)
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import Perturbation
 from tulip_ood.network.rows import Rows
@@ -30,37 +32,13 @@ from tulip_ood.network.running import (
     forward,
     run_passes,
 )
-from tulip_ood.shifts.kinds import Range, domain_of, kinds_for, main_tensor, shift
+from tulip_ood.numerics.tasks import Task
 
-__all__ = ["Budget", "Tuning", "pseudo_sets", "shifted_rows", "tune"]
+__all__ = ["Tuning", "tune"]
 
-KEEPS_LABEL = 0.8
 KEEPS_ACCURACY = 0.9
 FEWEST_KINDS = 3
 _HALVINGS = 12
-
-Kind = str | Callable[[Inputs], Inputs]
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much a search may look at. The default costs less than three plain calibrations.
-
-    Attributes:
-        id_inputs: Validation inputs.
-        kind_inputs: Inputs of each kind of pseudo-OOD.
-        ood_inputs: Inputs of real OOD validation data, where there is some.
-        samples: Noisy passes.
-
-    Example:
-        >>> Budget().samples
-        4
-    """
-
-    id_inputs: int = 256
-    kind_inputs: int = 128
-    ood_inputs: int = 1024
-    samples: int = 4
 
 
 @dataclass(frozen=True)
@@ -75,6 +53,7 @@ class Tuning:
         epsilons: The values of ε that took part.
         spoiled: Values of ε that were dropped, with the noisy accuracy.
         forwards: Inputs times passes that were spent.
+        hopeless: Whether no ε, however small, keeps the accuracy.
 
     Example:
         >>> Tuning(Setting(0.005), (), (), {}, (0.005,), {}, 0).forwards
@@ -88,6 +67,7 @@ class Tuning:
     epsilons: tuple[float, ...]
     spoiled: dict[float, float]
     forwards: int
+    hopeless: bool = False
 
 
 class _Runner:
@@ -138,6 +118,14 @@ class _Runner:
             needs=Needs(self.perturbation.settings, noisy_features=self.features),
             progress=self._count,
         )
+
+    def in_batches(self, rows: Rows, epsilon: float, batch_size: int) -> Passes:
+        """All passes, with batches of another size."""
+        before, self.batch_size = self.batch_size, batch_size
+        try:
+            return self.passes(rows, self.base(rows), epsilon)
+        finally:
+            self.batch_size = before
 
     def labels(self, rows: Rows, base: Tensor) -> Tensor | None:
         if rows.labels is None:
@@ -192,9 +180,14 @@ def tune(
     runner = _Runner(perturbation, batch_size, seed, count, bool(space.shaping))
     inside = rows.take(range(min(budget.id_inputs, len(rows))))
     base = runner.base(inside)
+    good = base.logits.isfinite().flatten(1).all(dim=1)
+    if not bool(good.all()) and bool(good.any()):
+        inside = inside.take(good.nonzero().squeeze(1).tolist())
+        base = runner.base(inside)
     labels = runner.labels(inside, base.logits)
     assert labels is not None
     clean = task.performance(base.logits, labels)
+    chance = task.chance(base.logits, labels)
     if ood is not None:
         outside, kept_label = (
             {"OOD validation data": ood.take(range(min(budget.ood_inputs, len(ood))))},
@@ -202,29 +195,33 @@ def tune(
         )
         outside_base = {name: runner.base(part) for name, part in outside.items()}
     else:
-        made = _make_kinds(inside, space.kinds, budget.kind_inputs, seed)
+        made = make_kinds(inside, space.kinds, budget.kind_inputs, seed)
         outside_base = {name: runner.base(part) for name, part in made.items()}
-        kept_label = _that_keep_the_label(runner, made, outside_base, clean)
+        kept_label = _that_keep_the_label(runner, made, outside_base, clean, chance)
         outside = {name: part for name, part in made.items() if name not in kept_label}
-    each = 1 + perturbation.settings.n_samples  # noisy passes and the drift
+    each = perturbation.settings.n_passes - 1  # the base pass is made
     inputs = len(inside) + sum(len(part) for part in outside.values())
     count.expect(len(space.epsilon) * each * inputs + afterwards)
     epsilons, spoiled, inside_passes = _usable_epsilons(runner, inside, base, clean, space.epsilon)
+    hopeless = epsilons[0] in spoiled
     few = ood is None and space.kinds is None and len(outside) < FEWEST_KINDS
     if few or not outside:
         nearest = min(epsilons, key=lambda e: abs(e - fallback.epsilon))
         setting = fallback.with_given(nearest, None, None)
-        return Tuning(setting, (), (), kept_label, epsilons, spoiled, runner.forwards)
+        return Tuning(setting, (), (), kept_label, epsilons, spoiled, runner.forwards, hopeless)
     found: list[Candidate] = []
     for epsilon in epsilons:
         outside_passes = {
-            name: _finite(runner.passes(part, outside_base[name], epsilon))
+            name: runner.passes(part, outside_base[name], epsilon).only_finite()
             for name, part in outside.items()
         }
         found += candidates(
             inside_passes[epsilon], outside_passes, task, score, space, sqrt_outputs=sqrt_outputs
         )
     ranked = best_first(found, by)
+    if perturbation.network.device.type == "cpu":
+        judge = Steadiness(runner.in_batches, inside, inside_passes, task, score, sqrt_outputs)
+        ranked = steadiest_first(ranked, judge.gap)
     setting = ranked[0].setting
     if space.j:
         # J as it was judged: J* of another sample would be another J.
@@ -237,99 +234,8 @@ def tune(
         epsilons,
         spoiled,
         runner.forwards,
+        hopeless,
     )
-
-
-def _finite(passes: Passes) -> Passes:
-    return passes.take(passes.finite.nonzero().squeeze(1))
-
-
-def _make_kinds(
-    inside: Rows, kinds: Sequence[Kind] | None, inputs: int, seed: int
-) -> dict[str, Rows]:
-    chosen = inside.take(range(min(inputs, len(inside))))
-    if kinds is None:
-        first = chosen.inputs[0]
-        place = main_tensor(first)
-        kinds = kinds_for(domain_of(first if place is None else first[place]))
-    made: dict[str, Rows] = {}
-    for kind in kinds:
-        name = kind if isinstance(kind, str) else getattr(kind, "__name__", type(kind).__name__)
-        if name in made:  # two lambdas, say
-            name = f"{name} ({len(made) + 1})"
-        made[name] = shifted_rows(chosen, kind, seed)
-    return made
-
-
-def pseudo_sets(engine: Engine, rows: Rows, needs: Needs, *, seed: int) -> dict[str, Passes]:
-    """Passes of the usual kinds of pseudo-OOD, without those that keep the label.
-
-    Args:
-        engine: Makes the passes.
-        rows: Validation inputs; only those that are learned from are used.
-        needs: What the passes must hold.
-        seed: Decides what is random in the kinds.
-
-    Example:
-        >>> import tulip_ood
-        >>> _ = torch.manual_seed(0)
-        >>> model, x = torch.nn.Linear(4, 3), torch.randn(200, 4)
-        >>> detector, y = tulip_ood.detectors.GEN(model), (model(x) + torch.randn(200, 3)).argmax(1)
-        >>> rows = detector.engine.collect([(x, y)], detector._needs(), seed=0, memory=1 << 20)
-        >>> sorted(pseudo_sets(detector.engine, rows, detector._needs(), seed=0))
-        ['mixed_rows', 'permuted_columns']
-    """
-    task, budget = engine.network.task, Budget()
-    own = rows.take(range(len(rows) if len(rows) < CROSS_FIT_BELOW else len(rows) // 2))
-    clean = engine.passes_of(own.take(range(min(budget.id_inputs, len(own)))), needs, seed=seed)
-    labels = task.check_labels(_labels(clean), clean.base)
-    accuracy = task.performance(clean.base, labels)
-    found: dict[str, Passes] = {}
-    for name, part in _make_kinds(own, None, budget.kind_inputs, seed).items():
-        made = _finite(engine.passes_of(part, needs, seed=seed))
-        kept = task.performance(made.base, task.check_labels(_labels(made), made.base))
-        if accuracy <= 0 or kept <= KEEPS_LABEL * accuracy:
-            found[name] = made
-    if not found:
-        raise InputError(
-            "the network keeps its answers on every kind of pseudo-OOD, so nothing can be chosen "
-            "on them: pass a loader of OOD inputs"
-        )
-    return found
-
-
-def _labels(passes: Passes) -> Tensor:
-    assert passes.labels is not None
-    return passes.labels
-
-
-def shifted_rows(rows: Rows, kind: Kind, seed: int) -> Rows:
-    """Rows changed by one kind of pseudo-OOD; the labels stay those of the originals.
-
-    Example:
-        >>> import torch
-        >>> from tulip_ood.network.rows import collect_rows
-        >>> rows = collect_rows([(torch.rand(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))])
-        >>> len(shifted_rows(rows, "negative", seed=0))
-        4
-    """
-    changed: list[Inputs] = [None] * len(rows)
-    for index, batch in rows.batches(len(rows)):
-        if callable(kind):
-            result = kind(batch)
-        else:
-            place = main_tensor(batch)
-            main = batch if place is None else batch[place]
-            within = Range.of(main) if main.is_floating_point() or main.ndim == 4 else None
-            result = shift(batch, kind, seed=seed, within=within)
-        if structures.count_rows(result) != len(index):
-            raise InputError(
-                f"a kind of pseudo-OOD must return as many inputs as it gets; got "
-                f"{structures.count_rows(result)} for {len(index)}"
-            )
-        for at, i in enumerate(index.tolist()):
-            changed[i] = structures.take(result, slice(at, at + 1))
-    return Rows(tuple(changed), rows.labels, rows.digests, rows.seen, rows.dropped)
 
 
 def _that_keep_the_label(
@@ -337,6 +243,7 @@ def _that_keep_the_label(
     made: Mapping[str, Rows],
     base: Mapping[str, Forwarded],
     clean: float,
+    chance: float,
 ) -> dict[str, float]:
     task = runner.perturbation.network.task
     dropped = {}
@@ -344,9 +251,17 @@ def _that_keep_the_label(
         labels = runner.labels(rows, base[name].logits)
         assert labels is not None
         kept = task.performance(base[name].logits, labels)
-        if clean > 0 and kept > KEEPS_LABEL * clean:
-            dropped[name] = kept / clean
+        if (share := share_kept(kept, clean, chance)) > KEEPS_LABEL:
+            dropped[name] = share
     return dropped
+
+
+def _finite_performance(task: Task, logits: Tensor, labels: Tensor) -> float:
+    """Rows that are not finite count as wrong."""
+    good = logits.isfinite().flatten(1).all(dim=1)
+    if not bool(good.any()):
+        return 0.0
+    return task.performance(logits[good], labels[good]) * float(good.to(torch.float64).mean())
 
 
 def _usable_epsilons(
@@ -364,13 +279,10 @@ def _usable_epsilons(
     def fits(epsilon: float) -> bool:
         made = runner.passes(inside, base, epsilon)
         assert made.labels is not None
-        each = [
-            task.performance(noisy, made.labels) if bool(noisy.isfinite().all()) else 0.0
-            for noisy in made.noisy
-        ]
+        each = [_finite_performance(task, noisy, made.labels) for noisy in made.noisy]
         mean = sum(each) / len(each)
         if mean >= KEEPS_ACCURACY * clean or clean <= 0:
-            passes[epsilon] = made
+            passes[epsilon] = made.only_finite()
             return True
         spoiled[epsilon] = mean
         return False
@@ -383,13 +295,6 @@ def _usable_epsilons(
         smaller /= 2
         usable = (smaller,) if fits(smaller) else ()
     if not usable:
-        warnings.warn(
-            f"even noise of ε = {smaller:g} spoils the network's accuracy: check that the labels "
-            f"belong to the outputs",
-            TulipWarning,
-            stacklevel=2,
-        )
-        torch._assert(bool(spoiled), "at least one ε was tried")
-        passes[smaller] = _finite(runner.passes(inside, base, smaller))
+        passes[smaller] = runner.passes(inside, base, smaller).only_finite()
         usable = (smaller,)
     return usable, spoiled, passes

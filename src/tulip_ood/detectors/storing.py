@@ -36,6 +36,17 @@ class Storing:
         """The parameters that can be chosen against OOD data, as they are now."""
         return {}
 
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a detector is not pickled or deep-copied (it holds a network and a lock): use "
+            "detector.save(path) and tulip_ood.load(path, model)"
+        )
+
     def to(self, device: torch.device | str) -> Self:
         """Run passes on another device; what was fitted stays, to rounding."""
         self.engine.move(torch.device(device))

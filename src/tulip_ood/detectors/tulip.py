@@ -18,12 +18,14 @@ from tulip_ood.detectors.envelope_fit import (
     score_passes,
 )
 from tulip_ood.detectors.fitting import CROSS_FIT_BELOW
+from tulip_ood.detectors.learning import Learned
 from tulip_ood.detectors.prediction import Prediction
-from tulip_ood.detectors.recipes import Recipe, Setting, recipe_named
-from tulip_ood.detectors.self_tuning import Budget, Tuning, tune
+from tulip_ood.detectors.recipes import Budget, Recipe, Setting, recipe_named
+from tulip_ood.detectors.self_tuning import Tuning, tune
 from tulip_ood.detectors.shaping import make_shaping
+from tulip_ood.detectors.steadiness import ALONE, STEADY
 from tulip_ood.detectors.tuning import SearchSpace, what_to_search
-from tulip_ood.detectors.words import envelope_lines, look_at_envelope
+from tulip_ood.detectors.words import envelope_lines, look_at_envelope, tuning_lines
 from tulip_ood.errors import InputError
 from tulip_ood.network.initial_mean import InitialMean, initial_mean
 from tulip_ood.network.inputs import Inputs
@@ -194,7 +196,7 @@ class Tulip(Detector):
         data: Iterable[Any] | Passes,
         *,
         recipe: str = "self",
-        train: Iterable[Any] | Passes | None = None,
+        train: Iterable[Any] | Passes | Learned | None = None,
         tune: Any = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
@@ -211,10 +213,12 @@ class Tulip(Detector):
                 given is never searched.
             progress: Called with (inputs done, inputs in all), counted over all passes.
         """
-        self._recipe = recipe_named(recipe)
-        self._tuning = None
-        self._setting = self._with_given(self._recipe.setting)
-        return super().fit(data, tune=tune, progress=progress)
+        draft = self._draft()
+        draft._recipe = recipe_named(recipe)
+        draft._tuning = None
+        draft._setting = draft._with_given(draft._recipe.setting)
+        draft._fit(data, None, tune, progress)
+        return self._publish(draft)
 
     def _with_given(self, setting: Setting) -> Setting:
         return setting.with_given(self.epsilon, self.lam, self.j, self.shaping)
@@ -240,6 +244,9 @@ class Tulip(Detector):
             )
         self._setting = replace(self._setting, epsilon=passes.settings.epsilon)
         self._needs().check(passes)
+        self.engine.check_origin(passes)
+        if passes.drift is None:
+            raise InputError("these passes have no drift pass, which TULiP needs")
 
     def _prepare(self, rows: Rows, tune: Any, count: PassCount) -> None:
         space, ood = self._to_search(tune)
@@ -249,7 +256,8 @@ class Tulip(Detector):
     def _search(
         self, rows: Rows, space: SearchSpace, ood: Iterable[Any] | None, count: PassCount
     ) -> Setting:
-        learned_from = len(rows) if len(rows) < CROSS_FIT_BELOW else len(rows) // 2
+        # Well within the half that is learned from, also when some rows turn out not to be usable.
+        learned_from = len(rows) if len(rows) < CROSS_FIT_BELOW else 2 * len(rows) // 5
         held_ood = None
         if ood is not None:
             held_ood = collect_rows(
@@ -289,6 +297,37 @@ class Tulip(Detector):
     def _score(self, state: FittedEnvelope, passes: Passes) -> Tensor:
         return score_passes(passes, self.task, self.score_name, state, sqrt_outputs=self._uses_sqrt)
 
+    def _finish(
+        self,
+        passes: Passes,
+        rows: Rows | None,
+        state: Any = None,
+        outside: Mapping[str, Passes] | None = None,
+    ) -> None:
+        super()._finish(passes, rows, state, outside)
+        if rows is not None and self.network.device.type == "cpu":
+            self._judge_steadiness(rows)
+
+    def _judge_steadiness(self, rows: Rows) -> None:
+        """The same input must have the same score in any batch, to 1e-5 of the range."""
+        needs, few = self._needs_to_score(), rows.take(range(min(ALONE, len(rows))))
+        if not needs.settings.n_samples:
+            return
+        together, alone = (
+            self._score(self._state, self.engine.passes_of(few, needs, seed=0, batch_size=size))
+            for size in (ALONE, 1)
+        )
+        off = float((together - alone).abs().nan_to_num(0.0).max())
+        gap = off / max(self.calibration.spread, 1e-12)
+        if gap > STEADY:
+            self._find(
+                "batch-sensitive",
+                f"rounding moves scores by {gap:.1g} of their range when inputs go through the "
+                f"network in other batches: J = {self._state.j_score:.3g} at ε = "
+                f"{self._setting.epsilon:g} stretches it beyond float32. Use a larger epsilon or a "
+                f"smaller j, or give the detector model.double()",
+            )
+
     def _judge(self, passes: Passes) -> None:
         plain, enveloped = held_out_likelihood(
             passes, self.task, self._learn, sqrt_outputs=self._uses_sqrt
@@ -297,6 +336,7 @@ class Tulip(Detector):
             self._state = replace(self._state, j_probs=0.0)
         self._facts |= {
             "recipe": self._recipe.name,
+            "tuning": tuning_lines(self._tuning),
             "held_out_nll_plain": -plain,
             "held_out_nll_tulip": -enveloped,
         }
@@ -317,12 +357,7 @@ class Tulip(Detector):
 
     # ------------------------------------------------------------------ predict
 
-    def predict(self, x: Inputs | Passes) -> Prediction:
-        """The answer, calibrated probabilities, score, p-value, decision and reason.
-
-        Args:
-            x: Inputs as the model takes them, or a `Passes` record.
-        """
+    def _predicted(self, x: Inputs | Passes) -> Prediction:
         state: FittedEnvelope = self._ready()
         task, sqrt = self.task, self._uses_sqrt
         one_pass = state.j_probs == 0.0 and self._needs_to_score().settings.n_samples == 0
@@ -358,25 +393,25 @@ class Tulip(Detector):
         Args:
             x: Inputs as the model takes them, or a `Passes` record.
         """
-        state: FittedEnvelope = self._ready()
+        view = self._view()
+        state: FittedEnvelope = view._ready()
 
         def draw(passes: Passes) -> tuple[Tensor, ...]:
-            measured = measure(passes, sqrt_outputs=self._uses_sqrt)
+            measured = measure(passes, sqrt_outputs=view._uses_sqrt)
             plain = state.plain
             stretch = plain.j_star * measured.stretch(plain.trace_xx, plain.lam)
             samples = envelope.samples(passes.base, passes.noisy, stretch)
             return measured.trace, samples.movedim(0, 1)
 
-        return self.engine.over(x, self._needs(), draw)[1].movedim(1, 0)
+        return view.engine.over(x, view._needs(), draw)[1].movedim(1, 0)
 
     def _report_lines(self) -> list[str]:
         return envelope_lines(
             self._state,
             self._settings(),
             self._facts,
-            self._tuning,
             means=self._means(),
-            held_bytes=self.memory(),
+            held_bytes=self.memory() if self.network.probed else None,
         )
 
     # --------------------------------------------------------------------- save

@@ -18,9 +18,17 @@ from tulip_ood.detectors.shaping import SHAPINGS, make_shaping
 from tulip_ood.errors import InputError
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics import calibration, metrics
-from tulip_ood.numerics.tasks import Task
+from tulip_ood.numerics.tasks import Regression, Task
 
-__all__ = ["Candidate", "SearchSpace", "best_first", "candidates", "mean_ranks", "what_to_search"]
+__all__ = [
+    "Candidate",
+    "SearchSpace",
+    "best_first",
+    "candidates",
+    "mean_ranks",
+    "scores_of",
+    "what_to_search",
+]
 
 
 @dataclass(frozen=True)
@@ -59,10 +67,28 @@ class SearchSpace:
                 f"{', '.join(sorted(map(str, unknown)))}"
             )
         values = {name: getattr(self, name) for name in known}
-        for name, value in given.items():
-            several = isinstance(value, Sequence) and not isinstance(value, str)
-            values[name] = tuple(value) if several else (value,)
+        values |= {name: _several(name, value) for name, value in given.items()}
         return SearchSpace(**values)
+
+
+def _several(name: str, value: Any) -> tuple[Any, ...] | None:
+    """What the user gave for one key, as values to try."""
+    if name == "kinds" and value is None:
+        return None
+    if hasattr(value, "tolist"):  # an array or a tensor
+        value = value.tolist()
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    values = tuple(value) if several else (value,)
+    if name in ("epsilon", "kinds") and not values:
+        raise InputError(f"tune={{{name!r}: …}} is empty: give at least one value")
+    if name in ("shaping", "kinds"):
+        return values
+    for number in values:
+        real = isinstance(number, int | float) and not isinstance(number, bool)
+        if not real or not 0 <= number < float("inf") or (name == "epsilon" and number == 0):
+            least = "positive" if name == "epsilon" else "not negative"
+            raise InputError(f"tune: values of {name} must be finite and {least}, got {number!r}")
+    return tuple(map(float, values))
 
 
 def what_to_search(
@@ -228,6 +254,51 @@ def _unshaped(
             ]
             found.append(_candidate(replace(start, **by, **how), j, names, scores))
     return found
+
+
+def scores_of(
+    candidate: Candidate,
+    inside: Passes,
+    others: Sequence[Passes],
+    task: Task,
+    score: str,
+    *,
+    sqrt_outputs: bool,
+) -> list[Tensor]:
+    """Scores of ID passes and others under one candidate, with the constants of the ID passes.
+
+    Example:
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> base, settings = torch.eye(3), PassSettings(0.01, n_samples=2)
+        >>> passes = Passes(base, base + torch.ones(2, 3, 3), base, None, base.argmax(1), settings)
+        >>> one = Candidate(Setting(0.01), 1.0, {})
+        >>> task = make_task("classification")
+        >>> [s.shape for s in scores_of(one, passes, [passes], task, "ent", sqrt_outputs=False)]
+        [torch.Size([3]), torch.Size([3])]
+    """
+    setting, parts = candidate.setting, [inside, *others]
+    if setting.shaping is not None:
+        shaping = make_shaping(setting.shaping).learned(inside.need_features())
+        parts = [part.reshaped(shaping) for part in parts]
+    measured = [measure(part, sqrt_outputs=sqrt_outputs) for part in parts]
+    trace_xx = calibration.mean_trace(measured[0].trace)
+    balanced = calibration.balanced_lambda(trace_xx, float(measured[0].drift.mean()))
+    lam = setting.lam if setting.lam is not None else setting.balance * balanced
+    if score == "bound":
+        return [m.bound(trace_xx, lam) for m in measured]
+    stretches = [m.stretch(trace_xx, lam) for m in measured]
+    noise = None
+    if isinstance(task, Regression):
+        assert inside.labels is not None
+        fitted = calibration.calibrate_j(
+            task, parts[0].base, parts[0].noisy, stretches[0], inside.labels
+        )
+        noise = fitted.noise_var
+    return [
+        score_stretched(part, task, score, candidate.j * stretch, noise)
+        for part, stretch in zip(parts, stretches, strict=True)
+    ]
 
 
 def _candidate(

@@ -9,7 +9,7 @@ from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.perturbation import PassSettings
 from tulip_ood.wording import percent
 
-__all__ = ["envelope_lines", "look_at_envelope"]
+__all__ = ["envelope_lines", "look_at_envelope", "tuning_lines"]
 
 _NEARLY_ALL = 0.95
 
@@ -39,6 +39,8 @@ def look_at_envelope(
         searched = tuning is not None and bool(tuning.ranked)
         if searched:
             why = "no perturbation did better on the pseudo-OOD"
+        elif fitted.setting.j == 0.0:
+            why = "as was asked for"
         elif fitted.inactive >= _NEARLY_ALL:
             why = "the bound is hardly ever positive, so the likelihood does not depend on J"
         else:
@@ -68,18 +70,26 @@ def look_at_envelope(
         found.append(
             Finding(
                 "no-better-than-chance",
-                f"the network is right {percent(clean)} of the time, no more often than an answer "
-                f"that ignores the input ({percent(chance)}): is it trained, and are inputs "
-                f"prepared as in training?",
+                f"the network's {facts['performance_name']} is {percent(clean)}, no more than an "
+                f"answer that ignores the input has ({percent(chance)}): is it trained, and are "
+                f"inputs prepared as in training?",
             )
         )
     if clean > chance and noisy < chance + 0.1 * (clean - chance):
         found.append(
             Finding(
                 "near-chance",
-                f"the perturbed network is right only {percent(noisy)} of the time "
+                f"the perturbed network's {facts['performance_name']} is only {percent(noisy)} "
                 f"({percent(clean)} unperturbed): ε = {fitted.setting.epsilon:g} is too large. "
                 f"Use a smaller epsilon",
+            )
+        )
+    if tuning is not None and tuning.hopeless:
+        found.append(
+            Finding(
+                "spoiled",
+                f"even noise of ε = {tuning.setting.epsilon:g} spoils the network's "
+                f"{facts['performance_name']}: check that the labels belong to the outputs",
             )
         )
     if tuning is not None and not tuning.ranked:
@@ -109,10 +119,9 @@ def envelope_lines(
     fitted: FittedEnvelope,
     settings: PassSettings,
     facts: dict[str, Any],
-    tuning: Tuning | None,
     *,
     means: InitialMean,
-    held_bytes: int,
+    held_bytes: int | None,
 ) -> list[str]:
     """The fit, one sentence a line.
 
@@ -135,28 +144,42 @@ def envelope_lines(
         f"the strength: J = {fitted.j_score:.4g} for the score, J = {fitted.j_probs:.4g} for the "
         f"probabilities (J* = {fitted.j_star:.4g}); held-out NLL "
         f"{facts['held_out_nll_plain']:.4f} → {facts['held_out_nll_tulip']:.4f}",
-        f"accuracy {percent(facts['performance'])}, "
+        f"{facts['performance_name']} {percent(facts['performance'])}, "
         f"perturbed {percent(facts['noisy_performance'])}",
     ]
     if fitted.j_star > 0 and fitted.j_probs == 0:
         lines.append("J* did not lower the held-out NLL: probabilities are the network's own")
-    if tuning is not None and tuning.ranked:
-        lines.append(
-            f"tuned: {len(tuning.ranked)} settings ranked on {len(tuning.kinds)} kinds "
-            f"({', '.join(tuning.kinds)})"
-        )
-    if tuning is not None and tuning.kept_label:
-        kept = ", ".join(
-            f"{kind} ({percent(share, 0)})" for kind, share in tuning.kept_label.items()
-        )
-        lines.append(f"kinds dropped because the network keeps its answers on them: {kept}")
-    if tuning is not None and tuning.spoiled:
-        spoiled = ", ".join(f"{eps:g} ({percent(acc)})" for eps, acc in tuning.spoiled.items())
-        lines.append(f"ε dropped because the noisy network is too often wrong: {spoiled}")
+    lines += facts["tuning"]
     if means.values:
         lines.append(f"initial means other than 0: {_means(means)}")
     if held_bytes:
         lines.append(f"perturbed weights held in memory: {held_bytes / 1e6:.1f} MB")
+    return lines
+
+
+def tuning_lines(tuning: Tuning | None) -> list[str]:
+    """What a search has looked at, one sentence a line.
+
+    Example:
+        >>> tuning_lines(None)
+        []
+    """
+    lines: list[str] = []
+    if tuning is None:
+        return lines
+    if tuning.ranked:
+        lines.append(
+            f"tuned: {len(tuning.ranked)} settings ranked on {len(tuning.kinds)} kinds "
+            f"({', '.join(tuning.kinds)})"
+        )
+    if tuning.kept_label:
+        kept = ", ".join(
+            f"{kind} ({percent(share, 0)})" for kind, share in tuning.kept_label.items()
+        )
+        lines.append(f"kinds dropped because the network keeps its answers on them: {kept}")
+    if tuning.spoiled:
+        spoiled = ", ".join(f"{eps:g} ({percent(acc)})" for eps, acc in tuning.spoiled.items())
+        lines.append(f"ε dropped because the noisy network is too often wrong: {spoiled}")
     return lines
 
 

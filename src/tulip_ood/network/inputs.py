@@ -6,19 +6,22 @@ a constant that goes along. A *row* is the structure cut down to one input.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tulip_ood.errors import InputError
+from tulip_ood.numerics.random import check_seed
 
 __all__ = [
+    "arguments",
     "batches",
-    "call",
     "chunks",
     "collate",
+    "constants",
     "count_rows",
     "finite_rows",
     "map_tensors",
@@ -77,6 +80,28 @@ def tensors(inputs: Inputs) -> Iterator[tuple[str, Tensor]]:
                 yield from walk(item, f"{place}.{index}" if place else str(index))
 
     return walk(inputs, "")
+
+
+def constants(inputs: Inputs) -> tuple[tuple[str, tuple[str, str]], ...]:
+    """Everything that is no tensor: its place, and its type and value as text.
+
+    Example:
+        >>> import torch
+        >>> constants({"x": torch.zeros(1), "scale": 2.0})
+        (('scale', ('float', '2.0')),)
+    """
+
+    def walk(value: Inputs, place: str) -> Iterator[tuple[str, tuple[str, str]]]:
+        if isinstance(value, Mapping):
+            for key in sorted(value, key=str):
+                yield from walk(value[key], f"{place}.{key}" if place else str(key))
+        elif isinstance(value, tuple | list):
+            for index, item in enumerate(value):
+                yield from walk(item, f"{place}.{index}" if place else str(index))
+        elif not isinstance(value, Tensor | np.ndarray):
+            yield place, (type(value).__name__, repr(value))
+
+    return tuple(walk(inputs, ""))
 
 
 def replace(inputs: Inputs, place: str, value: Tensor) -> Inputs:
@@ -161,14 +186,15 @@ def collate(rows: list[Inputs]) -> Inputs:
 
 
 def signature(inputs: Inputs) -> tuple[Any, ...]:
-    """Structure, dtypes and shapes without the row dimension: equal ones can be collated.
+    """Structure, dtypes, shapes without the row dimension, constants: equal ones can be collated.
 
     Example:
         >>> import torch
         >>> signature(torch.zeros(9, 3))
         (('', torch.float32, (3,)),)
     """
-    return tuple((place, t.dtype, tuple(t.shape[1:])) for place, t in tensors(inputs))
+    kinds = ((place, t.dtype, tuple(t.shape[1:])) for place, t in tensors(inputs))
+    return (*kinds, *constants(inputs))
 
 
 def row_bytes(inputs: Inputs) -> int:
@@ -209,9 +235,10 @@ def row_digests(inputs: Inputs, *, seed: int) -> list[bytes]:
         >>> a == c, a == b
         (True, False)
     """
-    key = int(seed).to_bytes(8, "little", signed=True)
+    key = check_seed(seed).to_bytes(8, "little", signed=True)
     n = count_rows(inputs)
-    states = [hashlib.blake2b(key=key, digest_size=16) for _ in range(n)]
+    along = "".join(f"{place}|{kind}|{value};" for place, (kind, value) in constants(inputs))
+    states = [hashlib.blake2b(along.encode(), key=key, digest_size=16) for _ in range(n)]
     for place, t in tensors(inputs):
         kind = f"{place}|{t.dtype}|{tuple(t.shape[1:])}".encode()
         flat = t.detach().cpu().contiguous().reshape(n, -1)
@@ -256,23 +283,24 @@ def inputs_only(batch: Any) -> Inputs:
     return batch
 
 
-def call(model: nn.Module, inputs: Inputs) -> Any:
-    """model(x), model(*x) or model(**x).
+def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """How a model is called with them: model(x), model(*x) or model(**x).
 
     Example:
-        >>> import torch
-        >>> call(torch.nn.Identity(), (torch.zeros(1),))
-        tensor([0.])
+        >>> arguments({"input_ids": 7})
+        ((), {'input_ids': 7})
     """
     if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, tuple | list):
-        return model(*inputs)
-    return model(inputs)
+        return (), dict(inputs)
+    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
 def batches(loader: Iterable[Any]) -> Iterator[Any]:
     """The batches of a loader; a pair of tensors (X, y) counts as one batch.
+
+    A `DataLoader` draws from PyTorch's random state, to shuffle and to seed its workers. It goes on
+    doing so, but with a state of its own that begins as the process's: that is put back after every
+    batch, so reading leaves no trace, also where it is broken off.
 
     Example:
         >>> import torch
@@ -286,12 +314,42 @@ def batches(loader: Iterable[Any]) -> Iterator[Any]:
         and loader[0].shape[:1] == loader[1].shape[:1]
     ):
         return iter([loader])
-    try:
-        return iter(loader)
-    except TypeError:
-        raise InputError(
-            f"expected a loader (an iterable of batches), got {_kind(loader)}"
-        ) from None
+    return _Reading(loader)
+
+
+class _Reading:
+    """Iterates over a loader with a random state (PyTorch's, on the CPU) of the loader's own.
+
+    Not a generator that restores the state when it is closed: one that an error has broken off is
+    closed at some later time, and would then take the user's state back to what it was.
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._state = torch.get_rng_state()
+        with self._own_state():
+            try:
+                self._iterator = iter(loader)
+            except TypeError:
+                raise InputError(
+                    f"expected a loader (an iterable of batches), got {_kind(loader)}"
+                ) from None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with self._own_state():
+            return next(self._iterator)
+
+    @contextmanager
+    def _own_state(self) -> Iterator[None]:
+        theirs = torch.get_rng_state()
+        torch.set_rng_state(self._state)
+        try:
+            yield
+        finally:
+            self._state = torch.get_rng_state()
+            torch.set_rng_state(theirs)
 
 
 def _kind(value: Any) -> str:

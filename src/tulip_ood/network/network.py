@@ -4,8 +4,7 @@ This is the only place that calls the user's code. A `Network` belongs to one de
 lock: two threads may use the detector, and the user's own module is free all the while.
 """
 
-import hashlib
-import threading
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,15 +14,25 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tulip_ood.errors import InputError, ModelError, NotFittedError
+from tulip_ood.network import guards
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.features import Calls, FeatureTap, Head, find_head, record_calls
+from tulip_ood.network.fingerprint import fingerprint, perturbable_share
+from tulip_ood.network.forking import fork_safe_lock
+from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.logits import find_logits
+from tulip_ood.network.marks import Marks, same_bits
 from tulip_ood.network.skeleton import make_skeleton
 from tulip_ood.numerics.tasks import Task
 
 __all__ = ["Network", "Output", "Probe"]
 
 PRECISIONS = ("float32", "half")
+# Up to so many parameters a CPU makes its passes in float64: it costs nothing there, and rounding
+# that differs between batches, stretched by a large J, does not show in any score.
+SMALL = 100_000
+_TRIES = 8  # batches without a finite output after which the guards give up
 Edit = Callable[[Any], Any]
 
 
@@ -101,16 +110,18 @@ class Network:
     ) -> None:
         self.task = task
         self.head_name = head
-        self._output = output
+        self.output_function = output
         self._skeleton = make_skeleton(model)
-        self._lock = threading.RLock()
+        self._lock = fork_safe_lock()
         self._tap: FeatureTap | None = None
         self._probe: Probe | None = None
+        self._tries = 0
+        self._guarded = False
         theirs = next(iter(self._skeleton.parameters.values())).device
         self.device = torch.device(device) if device is not None else theirs
         self.precision = precision
+        self._may_widen = True
         self.dtype = self._pass_dtype()
-        self._marks: tuple[Any, ...] = ()
         self._parameters: dict[str, Tensor] = {}
         self.refresh()
 
@@ -126,19 +137,33 @@ class Network:
                     "machines it kills the process. Use precision='float32'"
                 )
             return torch.float16
-        wide = any(p.dtype == torch.float64 for p in self._skeleton.parameters.values())
+        kinds = {p.dtype for p in self._skeleton.parameters.values() if p.is_floating_point()}
+        size = sum(p.numel() for p in self._skeleton.parameters.values())
+        small = self._may_widen and self.device.type == "cpu" and size <= SMALL
+        wide = torch.float64 in kinds or small
         return torch.float64 if wide else torch.float32
 
     # ----------------------------------------------------------------- weights
 
     def refresh(self) -> None:
-        """Take the user's parameters and buffers as they are now."""
-        self._marks = self._current_marks()
-        self._parameters = {
-            name: p.detach().to(self.device, self.dtype if p.is_floating_point() else p.dtype)
-            for name, p in self._skeleton.parameters.items()
-        }
-        self._skeleton.refresh_buffers(self.device, self.dtype)
+        """Copy the user's parameters and buffers as they are now.
+
+        Copies: were they references, what is done to the user's model would reach some passes (the
+        base pass) and not others (perturbed weights that are held). Where no parameter has changed,
+        `parameters` stays the same object.
+        """
+        with self._lock:
+            self._marks = Marks(self._watched())
+            taken = {
+                name: p.detach().to(
+                    self.device, self.dtype if p.is_floating_point() else p.dtype, copy=True
+                )
+                for name, p in self._skeleton.parameters.items()
+            }
+            held = self._parameters
+            if not (held and all(same_bits(held[name], p) for name, p in taken.items())):
+                self._parameters = taken
+            self._skeleton.refresh_buffers(self.device, self.dtype)
 
     def move(self, device: torch.device) -> None:
         """Run passes on another device from now on; the user's module stays where it is."""
@@ -152,17 +177,17 @@ class Network:
             self.refresh()
             raise
 
-    def _current_marks(self) -> tuple[Any, ...]:
-        # A tensor made in inference mode has no version; its address must do.
-        held = (*self._skeleton.parameters.values(), *self._skeleton.buffers.values())
-        return tuple(
-            (t.data_ptr(), 0 if t.is_inference() else t._version, t.device, t.dtype) for t in held
-        )
+    def _watched(self) -> list[Tensor]:
+        return [*self._skeleton.parameters.values(), *self._skeleton.buffers.values()]
 
     @property
     def stale(self) -> bool:
-        """Whether the user has moved or changed the parameters or buffers since `refresh`."""
-        return self._current_marks() != self._marks
+        """Whether the user has moved or changed the parameters or buffers since `refresh`.
+
+        Writes through `.data` are seen by a sample of each tensor's values: whatever changes a
+        whole tensor is noticed, a single value may not be.
+        """
+        return self._marks.changed(self._watched())
 
     @property
     def parameters(self) -> Mapping[str, Tensor]:
@@ -172,7 +197,7 @@ class Network:
     @property
     def has_output_function(self) -> bool:
         """Whether the user has said where the logits are."""
-        return self._output is not None
+        return self.output_function is not None
 
     @property
     def noise_names(self) -> Mapping[str, str]:
@@ -186,18 +211,17 @@ class Network:
 
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of the architecture (names, shapes, classes) and of the weights and buffers."""
-        shape, content = hashlib.sha256(), hashlib.sha256()
-        for name, part in self.module.named_modules():
-            shape.update(f"{name}:{type(part).__qualname__};".encode())
-        state = {**self._skeleton.parameters, **self._skeleton.buffers}
-        for name in sorted(state):
-            tensor = state[name].detach()
-            kind = f"{name}:{tuple(tensor.shape)}"
-            shape.update(kind.encode())
-            content.update(f"{kind}:{tensor.dtype};".encode())
-            flat = tensor.cpu().contiguous().reshape(-1)
-            content.update(flat.view(torch.uint8).numpy().data)
-        return {"architecture_sha256": shape.hexdigest(), "weights_sha256": content.hexdigest()}
+        return fingerprint(self.module, {**self._skeleton.parameters, **self._skeleton.buffers})
+
+    @property
+    def perturbable_share(self) -> float:
+        """The share of the weights that noise can be added to: below 1 for quantised networks."""
+        return perturbable_share(self.module)
+
+    @property
+    def calls_user_hooks(self) -> bool:
+        """Whether hooks of the user's are part of the passes because they change the output."""
+        return self._skeleton.hooks_are_called
 
     # ------------------------------------------------------------------ passes
 
@@ -255,8 +279,8 @@ class Network:
         edits: Mapping[str, Edit] | None,
     ) -> Output:
         chosen = dict(self._parameters if parameters is None else parameters)
-        args, kwargs = _arguments(inputs)
-        with self._lock, torch.autocast(self.device.type, enabled=False):
+        args, kwargs = structures.arguments(inputs)
+        with self._lock, torch.autocast(self.device.type, enabled=False), full_precision():
             handles = [
                 self.module.get_submodule(name).register_forward_hook(_editing(edit))
                 for name, edit in (edits or {}).items()
@@ -267,7 +291,7 @@ class Network:
                 for handle in handles:
                     handle.remove()
             tapped = self._tap.pop() if self._tap is not None else None
-            logits = self.task.outputs(self._logits(returned))
+            logits = self.task.outputs(find_logits(returned, self.output_function))
         rows = structures.count_rows(inputs)
         if logits.shape[0] != rows:
             raise ModelError(
@@ -278,38 +302,21 @@ class Network:
             return Output(logits, None, None)
         return Output(logits, *tapped)
 
-    def _logits(self, returned: Any) -> Tensor:
-        if self._output is not None:
-            picked = self._output(returned)
-            if not isinstance(picked, Tensor):
-                raise ModelError(f"output=… must return a tensor, it gave {type(picked).__name__}")
-            return picked
-        if isinstance(returned, Tensor):
-            return returned
-        if isinstance(returned, Mapping) and isinstance(returned.get("logits"), Tensor):
-            found: Tensor = returned["logits"]
-            return found
-        if isinstance(getattr(returned, "logits", None), Tensor):
-            attribute: Tensor = returned.logits
-            return attribute
-        keys = (
-            f" with keys {', '.join(map(str, returned))}" if isinstance(returned, Mapping) else ""
-        )
-        raise ModelError(
-            f"the network returns a {type(returned).__name__}{keys}, not logits: say where they "
-            f"are, for instance output=lambda out: out[0]"
-        )
-
     # ------------------------------------------------------------------- probe
 
     def probe(self, inputs: Inputs) -> Probe:
         """Look at the network once, with a few inputs; later calls return what was found.
 
-        Refuses a network whose outputs are random or depend on the rest of the batch.
+        Refuses a network whose outputs are random, depend on the rest of the batch or do not
+        depend on its parameters, and one that changes its buffers. Where the outputs are not
+        finite, that is found out with the inputs of a later call.
         """
         with self._lock:
             if self._probe is None:
-                self._probe = self._look(structures.take(inputs, slice(0, 4)))
+                self._probe = self._first_look(guards.few_rows(inputs))
+            elif not self._guarded and self._tries < _TRIES:
+                rows = guards.few_rows(inputs)
+                self._guard(rows, self.run(rows).logits)
             return self._probe
 
     @property
@@ -324,7 +331,21 @@ class Network:
             raise NotFittedError("the network has not been looked at yet: call fit first")
         return self._probe
 
+    def _first_look(self, inputs: Inputs) -> Probe:
+        """In float32 where a small network insists on it, in a cast of its own for instance."""
+        narrow = {p.dtype for p in self._skeleton.parameters.values()} & {torch.float64} == set()
+        if self.dtype != torch.float64 or not narrow:
+            return self._look(inputs)
+        try:
+            return self._look(inputs)
+        except (RuntimeError, TypeError, ValueError):
+            self._may_widen = False
+            self.dtype = self._pass_dtype()
+            self.refresh()
+            return self._look(inputs)
+
     def _look(self, inputs: Inputs) -> Probe:
+        self._skeleton.call_user_hooks(False)  # a look that failed may have left them on
         calls, first = record_calls(self.module, lambda: self.run(inputs).logits)
         if self._skeleton.has_user_hooks:
             # Hooks that only watch must not hear of passes that the user never made.
@@ -333,43 +354,44 @@ class Network:
                 self._skeleton.call_user_hooks(False)
             else:
                 calls, first = record_calls(self.module, lambda: self.run(inputs).logits)
-        self._check_repeatable(inputs, first)
+        self._guard(inputs, first)
         head, is_logits = find_head(self.module, calls, first, self.head_name)
         if head is not None:
             self._tap = FeatureTap(self.module.get_submodule(head))
         return Probe(first.shape[-1], first[0].numel(), Calls(calls.spans), head, is_logits)
 
-    def _check_repeatable(self, inputs: Inputs, first: Tensor) -> None:
-        if not bool(first.isfinite().all()):
-            return  # bad inputs are told apart later, row by row
-        scale = float(first.abs().max()) + 1e-12
+    def _guard(self, inputs: Inputs, first: Tensor) -> None:
+        """See `guards`: a few more passes over inputs whose outputs are `first`."""
+        before = self._skeleton.own_buffers()
         again = self.run(inputs).logits
-        if float((again - first).abs().max()) > 1e-3 * scale:
+        changed = self._skeleton.changed_buffer(before)
+        if changed is not None:
+            self._skeleton.refresh_buffers(self.device, self.dtype)
             raise ModelError(
-                "the network gives different outputs for the same inputs although it is in "
-                "evaluation mode: something random is always on (F.dropout without "
-                "training=self.training?). Make it deterministic in eval()"
+                f"the network changes its buffer {changed} in every pass although it is in "
+                f"evaluation mode: a score would depend on what was scored before. Change it in "
+                f"training mode alone (if self.training: …)"
             )
-        if first.shape[0] < 2:
+        finite = (first.isfinite() & again.isfinite()).flatten(1).all(dim=1)
+        if not bool(finite.any()):
+            self._tries += 1
             return
-        alone = self.run(structures.take(inputs, slice(0, 1))).logits
-        if alone.shape[1:] == first.shape[1:] and (
-            float((alone[0] - first[0]).abs().max()) > 1e-2 * scale
-        ):
-            raise ModelError(
-                "the network's output for an input changes with the rest of its batch, so no "
-                "input has a score of its own: replace what computes statistics over the batch"
-            )
+        guards.check_repeated(first[finite], again[finite])
+        one = int(finite.nonzero()[0])
+        row = structures.take(inputs, slice(one, one + 1))
+        guards.check_alone(lambda x: self.run(x).logits, row, first[one])
+        guards.check_reached(
+            lambda: self.run(inputs, guards.shaken(self._parameters)).logits[finite],
+            first[finite],
+            again[finite],
+        )
+        self._guarded = True
 
 
 def _editing(edit: Edit) -> Callable[..., Any]:
+    ours = os.getpid()  # a process forked in the middle of a pass inherits the hook, for nothing
+
     def hook(part: nn.Module, args: Any, out: Any) -> Any:
-        return edit(out)
+        return edit(out) if os.getpid() == ours else None
 
     return hook
-
-
-def _arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}

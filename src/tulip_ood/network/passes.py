@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tulip_ood.errors import FileFormatError, ModelError
 from tulip_ood.network.features import Head
+from tulip_ood.network.files import save_tensors
 from tulip_ood.network.perturbation import PassSettings
 
 __all__ = ["Passes"]
@@ -31,7 +31,7 @@ class Passes:
     Attributes:
         base: f, [N, …, o].
         noisy: f_i, [M, N, …, o]; M = 0 where only the base pass was made.
-        drift: f at the drifted parameters, [N, …, o], or None.
+        drift: f at the drifted parameters, [N, …, o]; None where that pass was not made.
         features: Penultimate features [N, d], or None.
         labels: [N, …], or None.
         settings: What made them.
@@ -97,6 +97,10 @@ class Passes:
             good &= value.isfinite().flatten(1).all(dim=1)
         return good
 
+    def only_finite(self) -> "Passes":
+        """Without the inputs that are not `finite`."""
+        return self.take(self.finite.nonzero().squeeze(1))
+
     @property
     def head(self) -> Head:
         """The network's own last linear layer."""
@@ -128,15 +132,20 @@ class Passes:
         base = own.logits(shape(self.need_features()))
         if not len(self.noisy):
             return replace(self, base=base)
-        if self.noisy_features is None or self.drift_features is None:
+        lacks_drift = self.drift is not None and self.drift_features is None
+        if self.noisy_features is None or lacks_drift:
             raise ModelError("these passes hold no features of the noisy passes to be shaped")
         noisy = torch.stack(
             [
                 head.logits(shape(features))
-                for head, features in zip(self.heads[1:-1], self.noisy_features, strict=True)
+                for head, features in zip(
+                    self.heads[1 : 1 + len(self.noisy)], self.noisy_features, strict=True
+                )
             ]
         )
-        drift = self.heads[-1].logits(shape(self.drift_features))
+        drift = None
+        if self.drift_features is not None:
+            drift = self.heads[-1].logits(shape(self.drift_features))
         return replace(self, base=base, noisy=noisy, drift=drift)
 
     # ------------------------------------------------------------------------ disk
@@ -151,12 +160,8 @@ class Passes:
             tensors["head_biases"] = torch.stack([head.bias for head in self.heads])
         if self.ids is not None:
             tensors["ids"] = torch.frombuffer(bytearray(b"".join(self.ids)), dtype=torch.uint8)
-        tensors = {name: value.contiguous() for name, value in tensors.items()}
         header = {"format": "tulip-passes-1", "key": self.key, "settings": self.settings.to_dict()}
-        target = Path(path)
-        partial = target.with_name(target.name + ".partial")
-        save_file(tensors, partial, metadata={"tulip": json.dumps(header)})
-        partial.replace(target)
+        save_tensors(path, tensors, {"tulip": json.dumps(header)})
 
     @staticmethod
     def load(path: str | Path) -> "Passes":

@@ -6,7 +6,6 @@ and wrappers do not change it, and tied parameters share one draw.
 
 import hashlib
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError
+from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.network import Network
 from tulip_ood.numerics import random
@@ -34,10 +34,13 @@ class PassSettings:
         n_samples: M, the number of noisy passes; 0 for the base pass alone.
         antithetic: Whether noise comes in pairs (v, −v).
         seed: The seed of the noise.
+        drift: Whether the drift pass is made too.
 
     Example:
         >>> PassSettings(0.005).n_samples
         10
+        >>> PassSettings(0.005).n_passes, PassSettings(0.005, drift=False).n_passes
+        (12, 11)
     """
 
     epsilon: float
@@ -45,6 +48,7 @@ class PassSettings:
     n_samples: int = 10
     antithetic: bool = True
     seed: int = 0
+    drift: bool = True
 
     def __post_init__(self) -> None:
         if not (self.epsilon > 0 and self.epsilon < float("inf")):
@@ -53,11 +57,25 @@ class PassSettings:
             raise InputError(f"delta must be positive, got {self.delta}")
         if self.n_samples < 0:
             raise InputError(f"n_samples must not be negative, got {self.n_samples}")
+        random.check_seed(self.seed)
 
     @property
     def n_passes(self) -> int:
         """Forward passes for an input: base, M noisy, drift; or the base alone."""
-        return self.n_samples + 2 if self.n_samples else 1
+        return self.n_samples + 1 + self.makes_drift
+
+    @property
+    def makes_drift(self) -> bool:
+        """Whether there is a drift pass: with noisy passes, unless it is not wanted."""
+        return self.drift and self.n_samples > 0
+
+    def serves(self, wanted: "PassSettings") -> bool:
+        """Whether passes of these settings hold all that passes of the wanted ones would."""
+        if not wanted.n_samples:
+            return True
+        if wanted.drift:
+            return self == wanted
+        return self.with_(drift=False, delta=wanted.delta) == wanted
 
     def sample(self, i: int) -> tuple[int, float]:
         """Which pair noisy pass i belongs to, and its sign."""
@@ -109,16 +127,16 @@ class Perturbation:
         self.settings = settings
         self.hold = hold
         self._held: list[dict[str, Tensor]] | None = None
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     @property
     def held_bytes(self) -> int:
-        """What holding the M + 1 perturbed copies takes."""
+        """What holding the perturbed copies, M and perhaps the drifted one, takes."""
         one = sum(
             self.network.parameters[name].numel() * self.network.parameters[name].element_size()
             for name in self.scales
         )
-        return one * (self.settings.n_samples + 1)
+        return one * (self.settings.n_passes - 1)
 
     def unit_noise(self, pair: int) -> dict[str, Tensor]:
         """v of one pair: standard normal, float32, on the network's device."""
@@ -147,7 +165,7 @@ class Perturbation:
     def noisy(self, epsilon: float | None = None) -> Iterator[dict[str, Tensor]]:
         """The parameters of the M noisy passes, one after another."""
         if epsilon is None and self.hold:
-            yield from self._hold()[:-1]
+            yield from self._hold()[: self.settings.n_samples]
             return
         size = self.settings.epsilon if epsilon is None else epsilon
         drawn, noise = -1, {}
@@ -159,7 +177,7 @@ class Perturbation:
 
     def drifted(self, epsilon: float | None = None) -> dict[str, Tensor]:
         """The parameters of the drift pass."""
-        if epsilon is None and self.hold:
+        if epsilon is None and self.hold and self.settings.makes_drift:
             return self._hold()[-1]
         return self._drifted(self.settings.epsilon if epsilon is None else epsilon)
 
@@ -177,20 +195,23 @@ class Perturbation:
             if self._held is None:
                 _log.info(
                     "holding %d perturbed copies of %d parameters: %.1f MB",
-                    self.settings.n_samples + 1,
+                    self.settings.n_passes - 1,
                     len(self.scales),
                     self.held_bytes / 1e6,
                 )
                 epsilon = self.settings.epsilon
-                self._held = [*self.noisy(epsilon), self._drifted(epsilon)]
+                drifted = [self._drifted(epsilon)] if self.settings.makes_drift else []
+                self._held = [*self.noisy(epsilon), *drifted]
             return self._held
 
     def checksum(self) -> str:
-        """A short hash of the noise's bits: differs if another release draws other numbers."""
+        """A short hash of the noise itself: differs if another release draws other numbers."""
         state = hashlib.blake2b(digest_size=16)
+        last, _ = self.settings.sample(max(0, self.settings.n_samples - 1))
         for name in sorted(self.scales):
             drawn_as = self.network.noise_names[name]
-            first = random.integers((8,), 1 << 31, seed=self.settings.seed, name=drawn_as)
             state.update(name.encode())
-            state.update(first.numpy().tobytes())
+            for pair in (0, last):
+                drawn = random.normal((8,), seed=self.settings.seed, name=drawn_as, index=pair)
+                state.update(drawn.numpy().tobytes())
         return state.hexdigest()

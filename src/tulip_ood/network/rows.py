@@ -72,11 +72,6 @@ class Rows:
         """Up to n rows that can be collated, for a first look at the network."""
         return next(self.batches(n))[1]
 
-    @property
-    def duplicates(self) -> int:
-        """How many rows repeat another one."""
-        return len(self.digests) - len(set(self.digests))
-
 
 def collect_rows(
     loader: Iterable[Any],
@@ -112,6 +107,7 @@ def collect_rows(
     heap: list[tuple[int, int, Inputs, Tensor | None]] = []
     seen = dropped = 0
     capacity = limit
+    constants: tuple[Any, ...] | None = None
     for batch in structures.batches(loader):
         inputs, labels = structures.split_batch(batch) if labelled else _unlabelled(batch)
         inputs = structures.map_tensors(lambda t: t.detach().cpu(), inputs)
@@ -123,6 +119,7 @@ def collect_rows(
             )
         if n == 0:
             continue
+        constants = _same_constants(structures.constants(inputs), constants)
         if capacity is None:
             each = structures.row_bytes(inputs) + (0 if row_cost is None else row_cost(inputs))
             capacity = max(16, memory // max(1, each))
@@ -154,6 +151,21 @@ def collect_rows(
         tuple((-entry[0]).to_bytes(16, "big") for entry in heap),
         seen,
         dropped,
+    )
+
+
+def _same_constants(
+    found: tuple[Any, ...], before: tuple[Any, ...] | None
+) -> tuple[Any, ...] | None:
+    """What goes along with the tensors must be the same for all rows: they are put together."""
+    if before is None or found == before:
+        return found
+    old, new = dict(before), dict(found)
+    place = next(p for p in {**old, **new} if old.get(p) != new.get(p))
+    was, now = (values.get(place, ("", "nothing"))[1] for values in (old, new))
+    raise InputError(
+        f"the batches differ in {place}, which is no tensor: {was} in one, {now} in another. Such "
+        f"a constant must be the same for all inputs; fit a detector for each"
     )
 
 

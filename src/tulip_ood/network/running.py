@@ -4,11 +4,8 @@ Base, M noisy and drift pass, each a forward of the whole network over all input
 is to be measured of them.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +14,7 @@ from tulip_ood.errors import InputError
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.features import Head
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.keys import content_key
 from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network, Output
 from tulip_ood.network.passes import Passes
@@ -24,7 +22,6 @@ from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows
 from tulip_ood.numerics import random
 from tulip_ood.numerics.tasks import Task
-from tulip_ood.version import __version__
 
 __all__ = ["Forwarded", "Needs", "dense_labels", "dense_positions", "forward", "run_passes"]
 
@@ -57,7 +54,7 @@ class Needs:
 
     def check(self, passes: Passes) -> None:
         """Refuse a record that was made in another way, or lacks something."""
-        if self.settings.n_samples and passes.settings != self.settings:
+        if not passes.settings.serves(self.settings):
             raise InputError(
                 f"these passes were made with {passes.settings}, but this detector needs "
                 f"{self.settings}"
@@ -146,6 +143,8 @@ def forward(
     extras = {measure.key: _Rows(n, measure.key) for measure in measures}
     head: Head | None = None
     for index, batch in _batches(source, batch_size):
+        if network.probed:
+            network.probe(batch)  # for guards that have not seen a finite output yet
         out = _run_or_halve(network, batch, parameters)
         logits.put(index, out.logits if positions is None else _at(out.logits, positions[index]))
         head = out.head
@@ -245,7 +244,7 @@ def run_passes(
     keyed: bool = False,
     progress: Progress | None = None,
 ) -> Passes:
-    """Base, M noisy and drift passes over all inputs (Alg. 1, lines 2–7).
+    """Base, M noisy and (where the settings want it) drift passes (Alg. 1, lines 2–7).
 
     Args:
         perturbation: The network and what is done to it; M = 0 makes the base pass alone.
@@ -307,6 +306,7 @@ def run_passes(
             heads.append(out.head)
             if out.features is not None:
                 moved_features.append(out.features)
+    if settings.makes_drift:
         drift = run(perturbation.drifted(epsilon))
         heads.append(drift.head)
     kept = noisy_features and len(moved_features) == settings.n_samples > 0
@@ -319,32 +319,20 @@ def run_passes(
         features=base.features,
         labels=labels,
         settings=settings,
-        key=_key(perturbation, settings, source, measures) if keyed else "",
+        key=content_key(
+            perturbation,
+            settings,
+            source,
+            labels=labels,
+            positions=positions,
+            noisy_features=kept,
+            extras=base.extras,
+        )
+        if keyed
+        else "",
         ids=source.digests if isinstance(source, Rows) else None,
         noisy_features=torch.stack(moved_features) if kept else None,
         drift_features=drift.features if kept and drift is not None else None,
         heads=tuple(head for head in heads if head is not None) if is_logits else (),
         extras=base.extras,
     )
-
-
-def _key(
-    perturbation: Perturbation,
-    settings: PassSettings,
-    source: Rows | Inputs,
-    measures: Iterable[Measure],
-) -> str:
-    """A hash of all that passes depend on: weights, inputs, ε, δ, seed, M, scope, precision."""
-    network = perturbation.network
-    digests: Iterable[bytes]
-    digests = source.digests if isinstance(source, Rows) else structures.row_digests(source, seed=0)
-    parts: dict[str, Any] = {
-        "version": __version__,
-        "network": network.fingerprint(),
-        "settings": settings.to_dict(),
-        "scales": sorted(perturbation.scales.items()),
-        "measures": sorted(measure.key for measure in measures),
-        "precision": network.precision,
-        "rows": hashlib.sha256(b"".join(digests)).hexdigest(),
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

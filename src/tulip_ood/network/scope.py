@@ -116,10 +116,11 @@ def _after_blocks(module: nn.Module, names: list[str], scope: str, calls: Calls)
     if scope == "last-block":
         chosen = blocks[-1:]
     elif len(groups) > 1:
-        chosen = blocks
+        # The whole container: what stands between its blocks, or before them, belongs to the stage.
+        chosen = [*blocks, container]
     else:
         chosen = blocks[-math.ceil(len(blocks) / 4) :]
-    end = min(calls.spans[block][1] for block in chosen)
+    end = min(calls.spans[block][1] for block in chosen if block in calls.spans)
 
     def included(name: str) -> bool:
         owner = name.rpartition(".")[0]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.errors import ModelError
+from tulip_ood.network.marks import same_bits
 
 __all__ = ["Skeleton", "make_skeleton", "unwrap"]
 
@@ -35,12 +36,25 @@ def unwrap(model: Any) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    _refuse_scripts(model)
     while True:
         inner = _wrapped(model)
         if inner is None:
             network: nn.Module = model
             return network
         model = inner
+
+
+def _refuse_scripts(model: nn.Module) -> None:
+    """Before anything is read of them: their attributes are not those of a Python object."""
+    for name, part in model.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            which = f"the network's part {name}" if name else "the network"
+            raise ModelError(
+                f"{which} is a TorchScript module, which cannot be run with other parameters: pass "
+                f"the eager torch.nn.Module that it was made from (or a torch.export program's "
+                f".module())"
+            )
 
 
 def _wrapped(module: nn.Module) -> nn.Module | None:
@@ -58,6 +72,7 @@ class Skeleton:
         module: The copy, in evaluation mode.
         parameters: The user's own parameter objects by canonical name, tied ones once.
         buffers: The user's own buffers by name; the copy holds clones of them.
+        hooks_are_called: Whether passes call the user's hooks.
         noise_names: The name by which each parameter's noise is drawn: its own, or of tied ones
             the first in the alphabet, so that the order of definition does not matter.
 
@@ -77,6 +92,7 @@ class Skeleton:
         self.noise_names = _noise_names(module)
         # The user's hooks, as (part, attribute, all of them, those that compute weights).
         self._hooks: list[tuple[nn.Module, str, Hooks, Hooks]] = []
+        self.hooks_are_called = False
         for part in module.modules():
             for name in _BACKWARD_HOOKS:
                 setattr(part, name, OrderedDict())
@@ -96,6 +112,7 @@ class Skeleton:
         """Whether passes call the user's hooks: only right for hooks that change the output."""
         for part, name, every, needed in self._hooks:
             setattr(part, name, every if on else needed)
+        self.hooks_are_called = on and self.has_user_hooks
 
     def refresh_buffers(self, device: torch.device, dtype: torch.dtype) -> None:
         """Clone the user's buffers again, on `device`, floating ones in `dtype`."""
@@ -108,6 +125,16 @@ class Skeleton:
             for key, value in vars(part).items():
                 if isinstance(value, Tensor):
                     setattr(part, key, value.detach().to(device))
+
+    def own_buffers(self) -> dict[str, Tensor]:
+        """Clones of the copy's own buffers as they are now."""
+        return {name: b.detach().clone() for name, b in self.module.named_buffers()}
+
+    def changed_buffer(self, before: dict[str, Tensor]) -> str | None:
+        """The name of a buffer of the copy that is not what `own_buffers` gave, if there is one."""
+        now = dict(self.module.named_buffers())
+        changed = (n for n, b in before.items() if n in now and not same_bits(now[n], b))
+        return next(changed, None)
 
 
 def _noise_names(module: nn.Module) -> dict[str, str]:
@@ -176,11 +203,6 @@ def _buffers(model: nn.Module, copied: nn.Module) -> dict[str, Tensor]:
 
 
 def _refuse(model: nn.Module) -> None:
-    if isinstance(model, torch.jit.ScriptModule):
-        raise ModelError(
-            "TorchScript modules cannot be run with other parameters: pass the original "
-            "torch.nn.Module (or a torch.export program's .module())"
-        )
     lazy = [n for n, p in model.named_parameters() if nn.parameter.is_lazy(p)]
     if lazy:
         raise ModelError(

@@ -7,13 +7,14 @@ operations, Box–Muller in float64 rounded to float32. Nothing touches the proc
 
 import hashlib
 import math
+import operator
 
 import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError
 
-__all__ = ["integers", "normal", "permutation", "philox", "uniform"]
+__all__ = ["check_seed", "integers", "normal", "permutation", "philox", "uniform"]
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -56,8 +57,26 @@ def philox(
     return c0, c1, c2, c3
 
 
+def check_seed(seed: int) -> int:
+    """The seed, if it is a whole number from 0 to 2^63 − 1; refuses others.
+
+    Example:
+        >>> check_seed(-1)
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: a seed must be a whole number from 0 to 2**63 - 1, got -1
+    """
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 63 or isinstance(seed, bool):
+        raise InputError(f"a seed must be a whole number from 0 to 2**63 - 1, got {seed!r}")
+    return number
+
+
 def _key(seed: int, name: str) -> tuple[int, int]:
-    digest = hashlib.blake2b(f"{int(seed)}/{name}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{check_seed(seed)}/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 

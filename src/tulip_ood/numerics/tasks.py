@@ -40,6 +40,7 @@ class Task(ABC):
     name: str
     scores: tuple[str, ...]
     has_errors = True  # whether an answer can be right or wrong
+    performance_name = "accuracy"  # what `performance` is
 
     @abstractmethod
     def outputs(self, raw: Tensor) -> Tensor:
@@ -62,6 +63,10 @@ class Task(ABC):
     @abstractmethod
     def label(self, base: Tensor) -> Tensor:
         """The base network's own answer."""
+
+    def guesses(self, predicted: Tensor) -> Tensor:
+        """The probability of every answer that has a name, from what `predict` gave."""
+        return predicted
 
     def score(self, name: str, samples: Tensor, noise_var: Tensor | None = None) -> Tensor:
         """The score called `name`, high = unsure."""
@@ -281,6 +286,22 @@ class Binary(Multilabel):
             )
         return wide
 
+    def label(self, base: Tensor) -> Tensor:
+        """1 where the logit is positive, [N]."""
+        return super().label(base).squeeze(-1)
+
+    def correct(self, base: Tensor, labels: Tensor) -> Tensor:
+        """1.0 where the answer is right."""
+        return (self.label(base) == labels.reshape(-1)).to(torch.float64)
+
+    def performance(self, base: Tensor, labels: Tensor) -> float:
+        """Share of answers that are right."""
+        return float(self.correct(base, labels).mean())
+
+    def guesses(self, predicted: Tensor) -> Tensor:
+        """(no, yes), [N, 2]."""
+        return torch.cat([1.0 - predicted, predicted], dim=-1)
+
 
 class Regression(Task):
     """Numbers: outputs [N] or [N, o], labels alike; N(mean f̃, σ² + Var f̃).
@@ -295,6 +316,7 @@ class Regression(Task):
     name = "regression"
     scores = ("ent",)
     has_errors = False
+    performance_name = "R²"
 
     def outputs(self, raw: Tensor) -> Tensor:
         """[N] becomes [N, 1]; [N, o] as it is."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from tulip_ood.benchmark.compare import Comparison
+from tulip_ood.benchmark.results import Comparison
 from tulip_ood.benchmark.verdict import in_words
 from tulip_ood.numerics import metrics
 from tulip_ood.report.html import Markup, element

@@ -2,7 +2,7 @@
 
 import math
 
-from tulip_ood.benchmark.compare import Comparison
+from tulip_ood.benchmark.results import Comparison
 from tulip_ood.benchmark.verdict import Verdict, in_words
 from tulip_ood.report.html import Markup, element
 from tulip_ood.report.plot import Plot

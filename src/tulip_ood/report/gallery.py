@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tulip_ood.benchmark.compare import Comparison
+from tulip_ood.benchmark.results import Comparison
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.errors import InputError

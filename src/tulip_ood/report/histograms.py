@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tulip_ood.benchmark.compare import MethodResult
+from tulip_ood.benchmark.results import MethodResult
 from tulip_ood.benchmark.verdict import in_words
 from tulip_ood.report.html import Markup, element
 from tulip_ood.report.plot import Plot, line_path

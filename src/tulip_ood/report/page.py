@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from tulip_ood.benchmark.compare import Comparison
+from tulip_ood.benchmark.results import Comparison
 from tulip_ood.benchmark.verdict import Verdict, in_words, judge
 from tulip_ood.detectors.base import Detector
 from tulip_ood.report.fitted import fitted_section

@@ -2,7 +2,7 @@
 
 import math
 
-from tulip_ood.benchmark.compare import MethodResult
+from tulip_ood.benchmark.results import MethodResult
 from tulip_ood.numerics import metrics
 from tulip_ood.report.html import Markup, element
 from tulip_ood.report.plot import Plot

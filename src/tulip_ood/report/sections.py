@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tulip_ood.benchmark.compare import Comparison
+from tulip_ood.benchmark.results import Comparison
 from tulip_ood.benchmark.verdict import Verdict, in_words
 from tulip_ood.report.curves import risk_coverage_chart, roc_chart
 from tulip_ood.report.histograms import histogram_chart

@@ -3,7 +3,7 @@
 import math
 from itertools import groupby
 
-from tulip_ood.benchmark.compare import Comparison
+from tulip_ood.benchmark.results import Comparison
 from tulip_ood.benchmark.tables import Column, columns
 from tulip_ood.benchmark.verdict import in_words
 from tulip_ood.report.html import Markup, element

@@ -2,7 +2,7 @@
 
 import math
 
-from tulip_ood.benchmark.compare import GROUPS, Comparison
+from tulip_ood.benchmark.results import GROUPS, Comparison
 from tulip_ood.benchmark.verdict import in_words
 from tulip_ood.detectors.base import Detector
 from tulip_ood.numerics.thresholds import false_alarm_band

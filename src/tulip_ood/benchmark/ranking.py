@@ -1,0 +1,152 @@
+"""What `compare` found, as text: a table for each track, what is sure about it, and what to use.
+
+The two tracks stand in two tables, because a method that has seen the training data is no better
+for having seen more.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+from tulip_ood.benchmark.bootstrap import Interval
+from tulip_ood.benchmark.results import Comparison
+
+if TYPE_CHECKING:
+    from tulip_ood.benchmark.comparing import Compared
+
+__all__ = ["as_text", "verdict"]
+
+REFERENCE = "ent"
+_COLUMNS = (  # title, metric, unit
+    ("AUROC ↑", "auroc", 100),
+    ("FPR@95 ↓", "id_flagged_at_95_ood", 100),
+    ("missed@95 ↓", "ood_missed_at_95_id", 100),
+)
+
+
+def as_text(found: "Compared") -> str:
+    """Both tables, the verdict, and the methods that could not be run.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> x, y, model = torch.randn(200, 4), torch.randint(3, (200,)), torch.nn.Linear(4, 3)
+        >>> data = {"id_val": [(x, y)], "id_test": [(x, y)], "ood": {"wide": [9 * x]}}
+        >>> print(as_text(tulip_ood.compare(model, **data, methods=["msp"])).splitlines()[2][:15])
+        method  AUROC ↑
+    """
+    judged = found.val
+    sets = f"{len(judged.sets)} OOD set{'s' if len(judged.sets) > 1 else ''}"
+    out = [
+        f"Fitted on the same {found.n_val:,} validation inputs, judged on {judged.n_id:,} ID "
+        f"inputs and {sets}",
+        "",
+        *_table(found, "val"),
+        "",
+        verdict(found, "val"),
+    ]
+    if found.train is not None:
+        out += [
+            "",
+            f"Fitted on {found.n_train:,} training inputs (another track: not to be compared with "
+            f"the table above)",
+            "",
+            *_table(found, "train"),
+            "",
+            verdict(found, "train"),
+        ]
+    out += ["", *_LEGEND]
+    if found.skipped:
+        out += ["", "not run:", *(f"  {name}: {why}" for name, why in found.skipped.items())]
+    return "\n".join(out)
+
+
+_LEGEND = (
+    "AUROC, FPR@95 (ID refused where 95 % of OOD are caught) and missed@95 (OOD accepted where",
+    "95 % of ID are) in %, means over the OOD sets; AURC × 10⁻³ ranks the network's own errors.",
+    "± to entropy: difference of AUROC, with a 95 % interval over the same resampled images;",
+    "a star marks one that leaves out 0.",
+)
+
+
+def _comparison(found: "Compared", track: str) -> Comparison:
+    comparison = found.val if track == "val" else found.train
+    assert comparison is not None
+    return comparison
+
+
+def _order(comparison: Comparison) -> list[str]:
+    """The best AUROC first."""
+    return sorted(comparison.methods, key=lambda name: -comparison.mean(name, "auroc"))
+
+
+def _table(found: "Compared", track: str) -> list[str]:
+    comparison, against = _comparison(found, track), found.against[track]
+    groups = [g for g in ("near", "far") if comparison.in_group(g)]
+    titles = ["method", *(f"{group} AUROC ↑" for group in groups)]
+    titles += [title for title, _, _ in _COLUMNS]
+    titles += ["AURC ↓", "± to entropy"]
+    rows = [titles]
+    for name in _order(comparison):
+        cells = [name]
+        cells += [_number(100 * comparison.mean(name, "auroc", group=g), 2) for g in groups]
+        cells += [_number(unit * comparison.mean(name, metric), 2) for _, metric, unit in _COLUMNS]
+        cells.append(_number(1000 * comparison.methods[name].aurc, 2))
+        cells.append("" if name == REFERENCE else _difference(against[name]["auroc"]))
+        rows.append(cells)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(titles))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i in (0, len(titles) - 1) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if math.isfinite(value) else "–"
+
+
+def _difference(interval: Interval) -> str:
+    value, low, high = (100 * v for v in (interval.value, interval.low, interval.high))
+    return f"{value:+.2f} ({low:+.2f} to {high:+.2f}){' *' if interval.clear else ''}"
+
+
+def verdict(found: "Compared", track: str) -> str:
+    """Which method to use, in plain words, and how sure that is.
+
+    Args:
+        found: What `compare` returned.
+        track: "val" or "train".
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> x, y, model = torch.randn(200, 4), torch.randint(3, (200,)), torch.nn.Linear(4, 3)
+        >>> data = {"id_val": [(x, y)], "id_test": [(x, y)], "ood": {"wide": [9 * x]}}
+        >>> found = tulip_ood.compare(model, **data, methods=["msp"])
+        >>> verdict(found, "val").startswith("Use")
+        True
+    """
+    comparison, against = _comparison(found, track), found.against[track]
+    ranked = _order(comparison)
+    best = ranked[0]
+    if best == REFERENCE:
+        return "Use entropy: no method has a higher AUROC on these OOD sets."
+    gain = against[best]["auroc"]
+    if not gain.clear:
+        return (
+            f"Use entropy: {best} has the highest AUROC, but the difference of "
+            f"{_difference(gain)} could be chance."
+        )
+    ties = [name for name in found.tied[track] if name != best]
+    words = [f"Use {best}: its AUROC is {100 * gain.value:.2f} points above entropy's."]
+    if ties:
+        words.append(f"Not told apart from it by these images: {', '.join(ties)}.")
+    if "aurc" in against[best]:
+        errors = against[best]["aurc"]
+        if errors.clear and errors.value > 0:
+            words.append(
+                f"But it ranks the network's own errors worse than entropy does (AURC "
+                f"{1000 * errors.value:+.2f} × 10⁻³): to find wrong answers on ordinary inputs, "
+                f"use another."
+            )
+    return " ".join(words)

@@ -1,0 +1,82 @@
+"""One set of passes for many detectors: nothing is run twice because two methods need it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from tulip_ood.detectors.base import Detector
+from tulip_ood.network.inputs import Inputs, finite_rows
+from tulip_ood.network.network import Network
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.running import Needs, forward, run_passes
+
+if TYPE_CHECKING:
+    from tulip_ood.network.measures import Measure
+    from tulip_ood.network.perturbation import Perturbation
+
+__all__ = ["SharedPasses"]
+
+
+class SharedPasses:
+    """Makes the passes that several fitted detectors of one network need, together.
+
+    The base pass and every measure are made once; noisy passes once for each distinct way of
+    perturbing the weights.
+
+    Args:
+        network: The network that all detectors share.
+        detectors: Fitted, by name.
+        batch_size: Inputs in one forward pass.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> make = tulip_ood.detectors.make
+        >>> detectors = {name: make(name, network).fit([(x, y)]) for name in ("msp", "ebo")}
+        >>> sorted(SharedPasses(network, detectors, 64).of(x[:5])[0])
+        ['ebo', 'msp']
+    """
+
+    def __init__(
+        self, network: Network, detectors: Mapping[str, Detector], batch_size: int
+    ) -> None:
+        self._network = network
+        self._batch_size = batch_size
+        self._needs: dict[str, Needs] = {}
+        self._perturbations: dict[str, Perturbation] = {}
+        kept: dict[Any, Perturbation] = {}
+        for name, detector in detectors.items():
+            detector._ready()
+            needs = self._needs[name] = detector._needs_to_score()
+            made = detector.engine.perturbation(needs.settings)
+            way = (needs.settings, tuple(sorted(made.scales.items())))
+            # Equal noise is held in memory once.
+            self._perturbations[name] = kept.setdefault(way, made)
+        self._measures: dict[str, Measure] = {
+            measure.key: measure for needs in self._needs.values() for measure in needs.measures
+        }
+
+    def of(self, inputs: Inputs) -> tuple[dict[str, Passes], Tensor]:
+        """The passes for each detector, and which inputs are finite themselves."""
+        self._network.probe(inputs)
+        base = forward(
+            self._network,
+            inputs,
+            batch_size=self._batch_size,
+            features=True,
+            measures=tuple(self._measures.values()),
+        )
+        made: dict[Any, Passes] = {}
+        found: dict[str, Passes] = {}
+        for name, needs in self._needs.items():
+            perturbation = self._perturbations[name]
+            way = (id(perturbation), needs.noisy_features)
+            if way not in made:
+                made[way] = run_passes(
+                    perturbation, inputs, batch_size=self._batch_size, needs=needs, base=base
+                )
+            found[name] = made[way]
+        return found, finite_rows(inputs)

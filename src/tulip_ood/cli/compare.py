@@ -1,0 +1,218 @@
+"""`tulip compare`: which detector is best for this network, on the user's own data?"""
+
+import warnings
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tulip_ood.cli import options
+from tulip_ood.cli.failing import Stopped, UsageError, as_usage
+from tulip_ood.cli.fitting import BATCH, check_labels, network_refuses
+from tulip_ood.cli.progress import make_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from tulip_ood.data.preprocess import Preprocess
+    from tulip_ood.data.source import Source
+
+__all__ = ["compare"]
+
+_OODS = "OOD inputs, as NAME=SRC or SRC; may be given several times"
+
+
+def compare(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="package.module:factory, file.safetensors, file.pt2 or efficientnet-lite:0."
+        ),
+    ],
+    id_val: Annotated[
+        list[str],
+        typer.Option(
+            "--id-val", metavar="SRC", help="Labelled data to fit on, which training has not seen."
+        ),
+    ],
+    id_test: Annotated[
+        list[str],
+        typer.Option("--id-test", metavar="SRC", help="Other labelled data to judge on."),
+    ],
+    ood: Annotated[list[str] | None, typer.Option(metavar="SRC", help=f"{_OODS}.")] = None,
+    near: Annotated[
+        list[str] | None, typer.Option(metavar="SRC", help="The same, reported as near OOD.")
+    ] = None,
+    far: Annotated[
+        list[str] | None, typer.Option(metavar="SRC", help="The same, reported as far OOD.")
+    ] = None,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SRC", help="The training data: adds the second track."),
+    ] = None,
+    ensemble: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL", help="Further networks, for an ensemble.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="all, or names with commas: msp,tulip,tulip+scale,tulip&knn.")
+    ] = "all",
+    tune: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SRC", help="OOD inputs to choose parameters on, or: pseudo."),
+    ] = None,
+    resamples: Annotated[int, typer.Option(min=20, help="Of the bootstrap.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of noise, splits and bootstrap.")] = 0,
+    task: Annotated[str, typer.Option(help="classification, binary or multilabel.")] = (
+        "classification"
+    ),
+    resize: Annotated[int | None, typer.Option(help="The shorter side after resizing.")] = None,
+    crop: Annotated[int | None, typer.Option(help="The side of the centre crop.")] = None,
+    mean: Annotated[str | None, typer.Option(help="Of the channels, as 0.49,0.48,0.45.")] = None,
+    std: Annotated[str | None, typer.Option(help="Of the channels.")] = None,
+    classes: options.Classes = None,
+    root: options.Root = None,
+    batch_size: options.BatchSize = None,
+    device: options.Device = None,
+    trust: options.Trust = False,
+    json: options.Json = None,
+) -> None:
+    """Fit every detector on the same data, judge all on the same images, and say which is best.
+
+    Example:
+        >>> from typer.testing import CliRunner
+        >>> from tulip_ood.cli.app import app
+        >>> CliRunner().invoke(app, ["compare", "resnet50"]).exit_code
+        2
+    """
+    options.check_place(json, "--json")
+    with as_usage():
+        from tulip_ood.benchmark.comparing import compare as run
+        from tulip_ood.data.opening import open_sources, read_classes
+        from tulip_ood.models.spec import load_model
+        from tulip_ood.numerics.random import check_seed
+
+        options.check_device(device)
+        check_seed(seed)
+        loaded = load_model(model, trust=trust)
+        others = [load_model(spec, trust=trust).module for spec in ensemble or []]
+        names = loaded.classes if classes is None else read_classes(classes)
+        sources = {
+            "id_val": open_sources(id_val, classes=names, root=root),
+            "id_test": open_sources(id_test, classes=names, root=root),
+        }
+        if train:
+            sources["train"] = open_sources(train, classes=names, root=root)
+        for source in sources.values():
+            check_labels(source)
+        named, groups = _named(ood or [], near or [], far or [])
+        outside = {
+            name: open_sources([place], classes=(), root=root) for name, place in named.items()
+        }
+        pseudo = tune == ["pseudo"]
+        if tune and not pseudo:
+            sources["tune"] = open_sources(tune, classes=(), root=root)
+        preprocess = options.choose_preprocess(
+            loaded.preprocess,
+            images=not all(s.ready for s in (*sources.values(), *outside.values())),
+            resize=resize,
+            crop=crop,
+            mean=mean,
+            std=std,
+            spec=model,
+        )
+    bad: dict[str, int] = {}
+    loaders: dict[str, Any] = {
+        name: _Loader(source, preprocess, bad, labelled=name != "tune")
+        for name, source in sources.items()
+    }
+    if pseudo:
+        loaders["tune"] = "pseudo"
+    with make_progress() as bar, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        running = bar.add_task("starting", total=None)
+
+        def say(what: str, done: int, total: int | None) -> None:
+            bar.update(running, description=what, completed=done, total=total)
+
+        try:
+            found = run(
+                loaded.module,
+                ood={n: _Loader(s, preprocess, bad, labelled=False) for n, s in outside.items()},
+                ensemble=others or None,
+                methods="all" if methods == "all" else methods.split(","),
+                groups=groups,
+                resamples=resamples,
+                seed=seed,
+                batch_size=batch_size,
+                progress=say,
+                task=task,
+                device=device,
+                **loaders,
+            )
+        except KeyboardInterrupt:
+            raise Stopped("stopped; nothing was written") from None
+        except RuntimeError as error:
+            raise network_refuses(error, next(iter(loaders["id_val"]))[0]) from error
+    typer.echo(str(found))
+    for name, count in bad.items():
+        typer.echo(f"{count:,} inputs of {name} could not be read and were left out", err=True)
+    options.write_json(json, {**found.to_dict(), "unreadable": bad})
+
+
+def _named(
+    ood: "list[str]", near: "list[str]", far: "list[str]"
+) -> "tuple[dict[str, str], dict[str, str]]":
+    """OOD sets by name, and the groups of those that have one."""
+    from pathlib import Path
+
+    named: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    for group, places in (("", ood), ("near", near), ("far", far)):
+        for place in places:
+            name, equals, path = place.partition("=")
+            if not equals:
+                name, path = Path(place).stem, place
+            if name in named:
+                raise UsageError(f"two OOD sets are called {name}: name them, as --ood NAME=SRC")
+            named[name] = path
+            if group:
+                groups[name] = group
+    if not named:
+        raise UsageError(
+            "there is nothing to judge on: give OOD inputs with --ood, --near or --far"
+        )
+    return named, groups
+
+
+class _Loader:
+    """A loader that can be read again, of inputs alone or with their labels."""
+
+    def __init__(
+        self,
+        source: "Source",
+        preprocess: "Preprocess | None",
+        bad: dict[str, int],
+        *,
+        labelled: bool,
+    ) -> None:
+        self._source, self._preprocess = source, preprocess
+        self._bad, self._labelled = bad, labelled
+
+    def __iter__(self) -> "Iterator[Tensor | tuple[Tensor, Tensor]]":
+        import numpy as np
+        import torch
+
+        from tulip_ood.data.batches import batches
+
+        lost = 0
+        for batch in batches(self._source, self._preprocess, batch_size=BATCH):
+            lost += len(batch.errors)
+            if batch.inputs is None:
+                continue
+            if self._labelled:
+                yield batch.inputs, torch.as_tensor(np.asarray(batch.labels))
+            else:
+                yield batch.inputs
+        if lost:
+            self._bad[self._source.name] = lost

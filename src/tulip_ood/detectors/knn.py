@@ -1,0 +1,190 @@
+"""Distance to the K-th nearest neighbour (Sun et al., ICML 2022)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tulip_ood.detectors.learning import Learner
+from tulip_ood.detectors.mahalanobis import FeatureDetector, FeatureLearner, unit
+from tulip_ood.errors import InputError
+from tulip_ood.network.network import Network
+from tulip_ood.network.passes import Passes
+
+__all__ = ["KNN", "Bank", "near_rows"]
+
+PUBLISHED_ROWS = 50_000  # the bank that the published K are for: CIFAR's training set
+_QUERIES, _ROWS = 256, 1 << 16  # of one block of products: 64 MB of float32
+_GATHERED = 1 << 22  # numbers of neighbours looked at again in float64: 32 MB
+# Large enough that the allocator gives each block back to the system by itself.
+_BLOCK_BYTES = 64 << 20
+_SLACK = 32  # more neighbours than asked for are looked at again
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Normalised features that neighbours are looked for in.
+
+    Attributes:
+        rows: [N, d], float32, each of norm 1.
+        scaled: Whether K is scaled to the size of the bank: it holds validation data.
+
+    Example:
+        >>> Bank(torch.eye(500), scaled=True).neighbour(200)
+        2
+        >>> Bank(torch.eye(500), scaled=False).neighbour(200)
+        200
+    """
+
+    rows: Tensor
+    scaled: bool = False
+
+    def neighbour(self, k: int) -> int:
+        """Which neighbour counts; refuses where there are not so many."""
+        n = len(self.rows)
+        if self.scaled:
+            return min(max(round(k * n / PUBLISHED_ROWS), 1), k, n)
+        if k > n:
+            raise InputError(f"k = {k}, but there are only {n} inputs to be neighbours of")
+        return k
+
+
+def near_rows(bank: Tensor, queries: Tensor, k: int) -> Iterator[tuple[slice, Tensor]]:
+    """The rows of a bank with the largest products with each query, some queries at a time.
+
+    Found in float32 and in blocks; a few more than k are given, in float64. What is computed from
+    them then does not depend on how queries were batched.
+
+    Args:
+        bank: [N, d], float32.
+        queries: [n, d].
+        k: How many are wanted.
+
+    Yields:
+        Which queries, and their rows [m, k or more, d].
+
+    Example:
+        >>> (where, rows), = near_rows(torch.eye(3), torch.tensor([[0.0, 2.0, 0.0]]), 1)
+        >>> where, rows.shape
+        (slice(0, 1, None), torch.Size([1, 3, 3]))
+    """
+    wanted = min(k + _SLACK, len(bank))
+    step = max(1, _GATHERED // (wanted * bank.shape[1]))
+    for first in range(0, len(queries), _QUERIES):
+        index = _nearest(bank, queries[first : first + _QUERIES].to(torch.float32), wanted)
+        for start in range(0, len(index), step):
+            some = index[start : start + step]
+            where = slice(first + start, first + start + len(some))
+            yield where, bank[some].to(torch.float64)
+
+
+def _nearest(bank: Tensor, queries: Tensor, k: int) -> Tensor:
+    """Indices [n, k] of the rows with the largest products, in no order that matters."""
+    best = queries.new_empty((len(queries), 0))
+    index = torch.empty((len(queries), 0), dtype=torch.int64)
+    # Autocast would multiply in half precision.
+    with torch.autocast(bank.device.type, enabled=False):
+        for first in range(0, len(bank), _ROWS):
+            products = queries @ bank[first : first + _ROWS].T
+            found = products.topk(min(k, products.shape[1]), dim=1)
+            best = torch.cat([best, found.values], dim=1)
+            index = torch.cat([index, found.indices + first], dim=1)
+            chosen = best.topk(min(k, best.shape[1]), dim=1)
+            best, index = chosen.values, index.gather(1, chosen.indices)
+    return index
+
+
+class KNN(FeatureDetector):
+    """The squared distance of normalised features to the K-th nearest ones of the data.
+
+    K is meant for a training set (`fit(val, train=train)`), and is then taken as it is. Learned
+    from N validation inputs, the neighbour K · N / 50,000 is used, at least the nearest: the
+    published K are for 50,000 images, and as many neighbours of a few hundred would reach into
+    other classes (of 500 images of 100 classes, only five share a class).
+
+    Inputs whose features are all zero have no direction: they are nobody's neighbours.
+
+    Args:
+        model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
+        k: K.
+        **common: As for every detector.
+
+    Example:
+        >>> import torch
+        >>> from torch.nn import Linear, ReLU, Sequential
+        >>> model = Sequential(Linear(4, 9), ReLU(), Linear(9, 3))
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = KNN(model).fit([(x, y)])
+        >>> detector.score(x[:5]).shape
+        torch.Size([5])
+    """
+
+    name: ClassVar[str] = "knn"
+    state_class: ClassVar[type] = Bank
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "multilabel", "binary", "regression")
+    search = {"k": (50, 100, 200, 500, 1000)}  # noqa: RUF012 – never changed
+
+    def __init__(self, model: nn.Module | Network, *, k: int = 50, **common: Any) -> None:
+        super().__init__(model, **common)
+        if k < 1:
+            raise InputError(f"k must be at least 1, got {k}")
+        self.k = k
+
+    def _learner(self) -> Learner:
+        return _BankLearner()
+
+    def _learn(self, passes: Passes) -> Bank:
+        # Training data comes through the learner; what comes here is validation data.
+        bank: Bank = super()._learn(passes)
+        return replace(bank, scaled=True)
+
+    def _of_features(self, state: Bank, features: Tensor, passes: Passes) -> Tensor:
+        k = state.neighbour(self.k)
+        queries = unit(features)
+        scores = torch.empty(len(queries), dtype=torch.float64)
+        for where, rows in near_rows(state.rows, queries, k):
+            distances = (rows - queries[where].unsqueeze(1)).square().sum(dim=2)
+            scores[where] = distances.kthvalue(k, dim=1).values
+        return scores
+
+    def _report_lines(self) -> list[str]:
+        state: Bank = self._state
+        used = state.neighbour(self.k)
+        why = f" (k = {self.k} of {PUBLISHED_ROWS}, scaled)" if state.scaled else ""
+        return [f"distance to neighbour {used} of {len(state.rows)} inputs{why}"]
+
+
+class _BankLearner(FeatureLearner):
+    """Keeps every row once: a million of 2,048 features are 10 GB, and no second copy is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks: list[Tensor] = []
+        self._last = 0  # rows in the last block
+
+    def _add(self, features: Tensor, passes: Passes) -> None:
+        rows = unit(features[features.square().sum(dim=1) > 0]).to(torch.float32)
+        while len(rows):
+            if not self._blocks or self._last == len(self._blocks[-1]):
+                size = max(1, _BLOCK_BYTES // (4 * rows.shape[1]))
+                self._blocks.append(torch.empty((size, rows.shape[1])))
+                self._last = 0
+            taken = min(len(rows), len(self._blocks[-1]) - self._last)
+            self._blocks[-1][self._last : self._last + taken] = rows[:taken]
+            self._last += taken
+            rows = rows[taken:]
+
+    def _finish(self) -> Bank:
+        if not self._blocks:
+            raise InputError("there are no neighbours: all penultimate features are zero")
+        self._blocks[-1] = self._blocks[-1][: self._last]
+        n = sum(map(len, self._blocks))
+        whole = torch.empty((n, self._blocks[0].shape[1]))
+        filled = 0
+        while self._blocks:  # memory goes back block by block while the bank fills
+            block = self._blocks.pop(0)
+            whole[filled : filled + len(block)] = block
+            filled += len(block)
+        return Bank(whole)

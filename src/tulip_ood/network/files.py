@@ -1,0 +1,73 @@
+"""Files that appear whole or not at all, with the permissions that the user's umask gives."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tulip_ood.errors import InputError
+
+__all__ = ["appear", "save_tensors"]
+
+
+def appear(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+    """Let a file appear: it is written beside its place under another name, then renamed.
+
+    Args:
+        path: Where it shall be; its folder must be there.
+        write: Writes to the path that it is given. It may replace that file by one with narrower
+            permissions (a temporary one): the file gets those of any file that the user makes.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     appear(f"{folder}/x.txt", lambda path: path.write_text("all of it"))
+        ...     os.listdir(folder)
+        ['x.txt']
+        >>> appear("/no/such/folder/x.txt", lambda path: None)
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: /no/such/folder/x.txt cannot be written: there is no folder \
+/no/such/folder. Make it first
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError(
+            f"{target} cannot be written: there is no folder {target.parent}. Make it first"
+        )
+    if target.is_dir():
+        raise InputError(f"{target} cannot be written: it is a folder. Name a file in it")
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        partial.touch()
+        mode = partial.stat().st_mode
+        write(partial)
+        partial.chmod(mode)
+        with open(partial, "rb+") as file:
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except PermissionError as error:
+        raise InputError(
+            f"{target} cannot be written: {error.strerror} ({error.filename})"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def save_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    """A safetensors file that appears whole or not at all.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from safetensors.torch import load_file
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_tensors(f"{folder}/x.safetensors", {"a": torch.ones(2)}, {})
+        ...     load_file(f"{folder}/x.safetensors")
+        {'a': tensor([1., 1.])}
+    """
+    held = {name: value.contiguous() for name, value in tensors.items()}
+    appear(path, lambda partial: save_file(held, partial, metadata=dict(metadata)))
