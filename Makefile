@@ -56,6 +56,10 @@ evidence-tuning: ## What self-tuning chooses and costs (DATA=…npz CHECKPOINT=�
 	PYTHONPATH=src $(PYTHON) benchmarks/tuning/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
 		--out "benchmarks/tuning/result-$(NAME).json"
 
+.PHONY: evidence-heads
+evidence-heads: ## The last layer, looked for in 50 networks (PYTHON=… with torchvision, timm, transformers)
+	PYTHONPATH=src $(PYTHON) benchmarks/heads/run.py
+
 .PHONY: tables
 tables: $(VENV)/bin/python ## Write the tables of README.md and docs/ from the result files
 	$(VENV)/bin/python benchmarks/tables.py

@@ -1,10 +1,11 @@
 """Pack an OpenOOD-like parquet root into one npz of uint8 images, for machines without pyarrow.
 
     python benchmarks/data/pack.py --root DIR --id cifar10 --out sets.npz --test 2000 --ood 1000
+    python benchmarks/data/pack.py --train DIR --out train.npz
 
 The root holds Hugging Face parquet files, `sets.json`, and OpenOOD's image lists under `imglist/`.
 Subsets are drawn with a fixed seed. Images that are not 32 × 32 are resized (shorter side) and
-cropped by the package's own preprocessing.
+cropped by the package's own preprocessing. Training images come from a folder of classes.
 """
 
 import argparse
@@ -45,14 +46,28 @@ def listed(root: Path, id_set: str, name: str, paths: list[str]) -> np.ndarray:
     return np.asarray([where[line.split()[0]] for line in lines if line.split()[0] in where])
 
 
+def pack_train(folder: Path, out: Path) -> None:
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    files = [(file, c) for c, path in enumerate(classes) for file in sorted(path.iterdir())]
+    images = np.stack([decode(file.read_bytes()) for file, _ in files])
+    labels = np.asarray([c for _, c in files])
+    np.savez(out, train=images, train_labels=labels)
+    print(images.shape, np.bincount(labels))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, required=True)
-    parser.add_argument("--id", choices=sorted(NEAR), required=True)
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--train", type=Path, help="a folder with a folder of images a class")
+    parser.add_argument("--id", choices=sorted(NEAR), default="cifar10")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--test", type=int, default=2000)
     parser.add_argument("--ood", type=int, default=1000)
     arguments = parser.parse_args()
+    if arguments.train is not None:
+        pack_train(arguments.train, arguments.out)
+    if arguments.root is None:
+        return
     root, rng = arguments.root, np.random.default_rng(0)
     sets = json.loads((root / "sets.json").read_text())
     packed: dict[str, np.ndarray] = {}
@@ -79,6 +94,7 @@ def main() -> None:
             every = np.arange(len(raw))
             if name == "tin":
                 every = listed(root, arguments.id, "test_tin", paths)
+                keep("ood_val", raw, listed(root, arguments.id, "val_tin", paths))
             keep(f"{group}_{name}", raw, rng.permutation(every)[: arguments.ood])
     np.savez_compressed(arguments.out, **packed)
     print({name: array.shape for name, array in packed.items()})

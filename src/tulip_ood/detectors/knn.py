@@ -20,7 +20,7 @@ _QUERIES, _ROWS = 256, 1 << 16  # of one block of products: 64 MB of float32
 _GATHERED = 1 << 22  # numbers of neighbours looked at again in float64: 32 MB
 # Large enough that the allocator gives each block back to the system by itself.
 _BLOCK_BYTES = 64 << 20
-_SLACK = 32  # more neighbours than asked for are looked at again
+_SLACK = 32  # neighbours on either side of the one asked for that are looked at again
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ class Bank:
         return k
 
 
-def near_rows(bank: Tensor, queries: Tensor, k: int) -> Iterator[tuple[slice, Tensor]]:
+def near_rows(
+    bank: Tensor, queries: Tensor, k: int, *, first: int = 0
+) -> Iterator[tuple[slice, Tensor]]:
     """The rows of a bank with the largest products with each query, some queries at a time.
 
     Found in float32 and in blocks; a few more than k are given, in float64. What is computed from
@@ -61,9 +63,10 @@ def near_rows(bank: Tensor, queries: Tensor, k: int) -> Iterator[tuple[slice, Te
         bank: [N, d], float32.
         queries: [n, d].
         k: How many are wanted.
+        first: Leave out this many of the nearest.
 
     Yields:
-        Which queries, and their rows [m, k or more, d].
+        Which queries, and their rows [m, k − first or more, d].
 
     Example:
         >>> (where, rows), = near_rows(torch.eye(3), torch.tensor([[0.0, 2.0, 0.0]]), 1)
@@ -71,17 +74,18 @@ def near_rows(bank: Tensor, queries: Tensor, k: int) -> Iterator[tuple[slice, Te
         (slice(0, 1, None), torch.Size([1, 3, 3]))
     """
     wanted = min(k + _SLACK, len(bank))
-    step = max(1, _GATHERED // (wanted * bank.shape[1]))
-    for first in range(0, len(queries), _QUERIES):
-        index = _nearest(bank, queries[first : first + _QUERIES].to(torch.float32), wanted)
+    step = max(1, _GATHERED // ((wanted - first) * bank.shape[1]))
+    for begin in range(0, len(queries), _QUERIES):
+        index = _nearest(bank, queries[begin : begin + _QUERIES].to(torch.float32), wanted)
+        index = index[:, first:]
         for start in range(0, len(index), step):
             some = index[start : start + step]
-            where = slice(first + start, first + start + len(some))
+            where = slice(begin + start, begin + start + len(some))
             yield where, bank[some].to(torch.float64)
 
 
 def _nearest(bank: Tensor, queries: Tensor, k: int) -> Tensor:
-    """Indices [n, k] of the rows with the largest products, in no order that matters."""
+    """Indices [n, k] of the rows with the largest products, the largest first."""
     best = queries.new_empty((len(queries), 0))
     index = torch.empty((len(queries), 0), dtype=torch.int64)
     # Autocast would multiply in half precision.
@@ -144,9 +148,11 @@ class KNN(FeatureDetector):
         k = state.neighbour(self.k)
         queries = unit(features)
         scores = torch.empty(len(queries), dtype=torch.float64)
-        for where, rows in near_rows(state.rows, queries, k):
+        # Rounding moves a neighbour by a few ranks: those far nearer need not be looked at again.
+        skipped = max(0, k - 1 - _SLACK)
+        for where, rows in near_rows(state.rows, queries, k, first=skipped):
             distances = (rows - queries[where].unsqueeze(1)).square().sum(dim=2)
-            scores[where] = distances.kthvalue(k, dim=1).values
+            scores[where] = distances.kthvalue(k - skipped, dim=1).values
         return scores
 
     def _report_lines(self) -> list[str]:

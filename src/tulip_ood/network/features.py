@@ -131,7 +131,8 @@ def find_head(
     same = [
         name
         for name, out in calls.outputs.items()
-        if out.shape == logits.shape and torch.equal(out, logits)
+        if (out.shape == logits.shape and torch.equal(out, logits))
+        or _picked(out, logits) is not None
     ]
     if named is not None:
         if named not in calls.outputs:
@@ -152,6 +153,18 @@ def find_head(
     return (candidates[-1], False) if candidates else (None, False)
 
 
+def _picked(out: Tensor, logits: Tensor) -> Tensor | None:
+    """Whose row of a layer's output [N, T, o] the logits [N, o] are: [N], or None if nobody's.
+
+    Decoders (GPT-2, Llama) classify every token and return the last one's logits.
+    """
+    if out.ndim != 3 or logits.ndim != 2 or out.shape[::2] != logits.shape:
+        return None
+    same = (out == logits.unsqueeze(1)).all(dim=2)
+    lost = ~same.any(dim=1) & logits.isfinite().all(dim=1)
+    return None if bool(lost.any()) else same.int().argmax(dim=1)
+
+
 class FeatureTap:
     """Keeps what a linear layer is fed, and the weights that it was run with.
 
@@ -159,23 +172,29 @@ class FeatureTap:
         >>> import torch
         >>> layer = torch.nn.Linear(3, 2)
         >>> tap = FeatureTap(layer)
-        >>> _ = layer(torch.ones(1, 3))
-        >>> features, head = tap.pop()
+        >>> logits = layer(torch.ones(1, 3))
+        >>> features, head = tap.pop(logits)
         >>> features, head.weight.shape
         (tensor([[1., 1., 1.]]), torch.Size([2, 3]))
     """
 
     def __init__(self, layer: nn.Module) -> None:
-        self._kept: tuple[Tensor, Head] | None = None
-        layer.register_forward_pre_hook(self._before)
+        self._kept: tuple[Tensor, Head, Any] | None = None
+        layer.register_forward_hook(self._after)
 
-    def _before(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
+    def _after(self, layer: nn.Module, args: tuple[Any, ...], out: Any) -> None:
         weight, bias = cast("Tensor", layer.weight).detach().flatten(1), layer.bias
         empty = weight.new_zeros(len(weight))
         head = Head(weight, bias.detach() if isinstance(bias, Tensor) else empty)
-        self._kept = (args[0], head)
+        self._kept = (args[0], head, out)
 
-    def pop(self) -> tuple[Tensor, Head] | None:
-        """The features [N, d] and head of the last call, and forget them."""
+    def pop(self, logits: Tensor) -> tuple[Tensor, Head] | None:
+        """The features [N, d] and head of the last call, which gave these logits; forget them."""
         kept, self._kept = self._kept, None
-        return None if kept is None else (kept[0].flatten(1), kept[1])
+        if kept is None:
+            return None
+        features, head, out = kept
+        place = _picked(out, logits) if isinstance(out, Tensor) else None
+        if place is not None:
+            features = features[torch.arange(len(features), device=features.device), place]
+        return features.flatten(1), head

@@ -112,7 +112,7 @@ def shaken(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         n = theta.numel()
         noise = random.normal((min(n, _PERIOD),), seed=0, name=name).to(theta.device, theta.dtype)
         noise = noise.repeat(-(-n // len(noise)))[:n].reshape(theta.shape)
-        size = 0.02 + 0.2 * float(theta.double().square().mean().sqrt())
+        size = 0.02 + 0.2 * float(torch.linalg.vector_norm(theta, dtype=torch.float64)) / n**0.5
         moved[name] = theta + size * noise
     return moved
 

@@ -290,8 +290,8 @@ class Network:
             finally:
                 for handle in handles:
                     handle.remove()
-            tapped = self._tap.pop() if self._tap is not None else None
             logits = self.task.outputs(find_logits(returned, self.output_function))
+            tapped = self._tap.pop(logits) if self._tap is not None else None
         rows = structures.count_rows(inputs)
         if logits.shape[0] != rows:
             raise ModelError(
