@@ -93,6 +93,10 @@ def main() -> None:
         else Training(arguments.train, mean, std, arguments.train_limit),
         ensemble=[load_network(path)[0].to(device) for path in arguments.ensemble] or None,
         methods="all" if arguments.methods == "all" else arguments.methods.split(","),
+        # ODIN's noise is meant for pixels.
+        settings={"odin": {"std": tuple(std.tolist())}}
+        if arguments.methods == "all" or "odin" in arguments.methods.split(",")
+        else None,
         groups={n: g for g, parts in names.items() for n in parts},
         tune={"none": None, "pseudo": "pseudo"}.get(
             arguments.tune, Batches(sets["ood_val"], None) if "ood_val" in sets else None

@@ -25,7 +25,7 @@ def rows_of(passes: Passes, *, normalise: bool = False) -> list[np.ndarray]:
 
 def inverse(covariance: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(covariance)
-    least = len(values) * np.finfo(np.float32).eps * values.max()
+    least = len(values) * np.finfo(np.float64).eps * values.max()
     total = np.zeros_like(covariance)
     for value, vector in zip(values, vectors.T, strict=True):
         if value > least:

@@ -1,36 +1,27 @@
 """Which detector is best for *my* network? All of them on the user's own data, in one call."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from tulip_ood.benchmark.bootstrap import Interval, differences, resample
-from tulip_ood.benchmark.collecting import Collector
+from tulip_ood.benchmark.bootstrap import Interval, clear_gains, differences, resample
+from tulip_ood.benchmark.contest import YARDSTICK, Contest, Progress, on_train
 from tulip_ood.benchmark.results import Comparison, check_groups
-from tulip_ood.benchmark.shared_passes import SharedPasses
-from tulip_ood.detectors.base import Detector
-from tulip_ood.detectors.engine import mark_invalid
-from tulip_ood.detectors.learning import Learned
-from tulip_ood.detectors.registry import METHODS, class_of, make
-from tulip_ood.errors import InputError, TulipError, TulipWarning
-from tulip_ood.network import inputs as structures
+from tulip_ood.detectors.base import FIT_MEMORY, OOD_INPUTS, Detector
+from tulip_ood.detectors.registry import METHODS, class_of
+from tulip_ood.errors import InputError, TulipWarning
 from tulip_ood.network.network import Network
-from tulip_ood.network.rows import Rows, collect_rows
-from tulip_ood.network.running import Needs
+from tulip_ood.network.rows import collect_rows
 from tulip_ood.numerics.tasks import make_task
-
-if TYPE_CHECKING:
-    from tulip_ood.network.passes import Passes
 
 __all__ = ["COMPOSITIONS", "Compared", "compare"]
 
 COMPOSITIONS = ("tulip+react", "tulip+scale", "tulip&knn")
 """What "all" tries beside the single methods."""
-
-Progress = Callable[[str, int, int | None], None]  # (what, done, of how many)
+FEWEST_RESAMPLES = 20
 
 
 @dataclass(frozen=True)
@@ -42,10 +33,14 @@ class Compared:
         train: Those that can learn from training data, fitted on that; None without any.
         skipped: Methods that could not be run here, with the reason.
         against: Differences to entropy on each track, with 95 % intervals.
+        gains: On each track whether a method's AUROC is surely above entropy's, although many
+            were tried.
         tied: On each track the methods whose AUROC cannot be told from the best one's.
         n_val: Validation inputs.
         n_train: Training inputs.
+        seen: Validation inputs that the loader gave; more than `n_val` if memory was short.
         detectors: The fitted detectors of the validation track.
+        train_detectors: Those of the train track.
 
     Example:
         >>> import torch, tulip_ood
@@ -60,10 +55,13 @@ class Compared:
     train: Comparison | None
     skipped: dict[str, str]
     against: dict[str, dict[str, dict[str, Interval]]]
+    gains: dict[str, dict[str, bool]]
     tied: dict[str, list[str]]
     n_val: int
     n_train: int
+    seen: int
     detectors: dict[str, Detector]
+    train_detectors: dict[str, Detector]
 
     def __str__(self) -> str:
         from tulip_ood.benchmark.ranking import as_text  # it knows of this class
@@ -104,19 +102,21 @@ def compare(
     resamples: int = 200,
     seed: int = 0,
     batch_size: int | None = None,
+    fit_memory: int = FIT_MEMORY,
     progress: Progress | None = None,
     **network: Any,
 ) -> Compared:
     """Fit every detector on the same data, score the same images with all, and say which is best.
 
     Passes are shared: the base pass of an image is made once, whatever number of methods look at
-    it. Loaders are read once and nothing of the test sets is held.
+    it. Loaders are read once and nothing of the test sets is held. A method that cannot be run
+    here, or fails, is listed with the reason; the others go on.
 
     Args:
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
         id_val: A loader of labelled ID inputs to fit on, which training has not seen.
         id_test: A loader of other labelled ID inputs to judge on.
-        ood: Loaders of OOD inputs, by name.
+        ood: Loaders (or tensors) of OOD inputs, by name.
         train: A loader of the training data; adds the second track.
         ensemble: Further networks for the method "ensemble".
         methods: "all", or names: single methods, "score+shaping", or sums "a&b".
@@ -126,6 +126,7 @@ def compare(
         resamples: Of the bootstrap.
         seed: Of noise, splits and bootstrap.
         batch_size: Inputs in one forward pass.
+        fit_memory: Bytes that validation inputs and their logits may take.
         progress: Called with (what, done, of how many).
         **network: `task`, `output`, `head`, `device`, `precision`.
 
@@ -136,177 +137,90 @@ def compare(
         >>> print(str(compare(model, **data, methods=["msp"])).splitlines()[0])
         Fitted on the same 200 validation inputs, judged on 200 ID inputs and 1 OOD set
     """
-    task = make_task(network.pop("task", "classification"))
-    shared = Network(model, task, **network)
-    say = progress or (lambda what, done, total: None)
+    ood = _check_ood(ood)
     groups = check_groups(groups or {}, ood)
-    names = _names(methods, ensemble)
-    given = {name: dict(own) for name, own in (settings or {}).items()}
-    if ensemble:
-        given.setdefault("ensemble", {})["others"] = list(ensemble)
-    skipped: dict[str, str] = {}
-    detectors: dict[str, Detector] = {}
-    for name in names:
-        try:
-            own = given.get(name, {})
-            detectors[name] = make(name, shared, seed=seed, batch_size=batch_size, **own)
-        except TulipError as error:
-            skipped[name] = str(error)
+    names = _names(methods)
+    given = _check_settings(settings or {}, names, ensemble)
+    if resamples < FEWEST_RESAMPLES:
+        raise InputError(f"resamples must be at least {FEWEST_RESAMPLES}, got {resamples}")
+    if isinstance(tune, str) and tune != "pseudo":
+        raise InputError(f"tune={tune!r}: pass a loader of OOD inputs, or 'pseudo'")
+    shared = Network(model, make_task(network.pop("task", "classification")), **network)
+    say = progress or (lambda what, done, total: None)
+    work = Contest(shared, names, given, {"seed": seed, "batch_size": batch_size}, say)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TulipWarning)  # every report has them
-        rows = collect_rows(id_val, seed=seed)
-        shared.probe(rows.first(4))
-        _fit(detectors, skipped, rows, tune, say)
-        trained, n_train = _fit_on_training_data(detectors, given, rows, train, tune, say, seed)
-    if not detectors:
-        raise InputError(f"none of the methods could be run: {skipped}")
-    everyone = {**detectors, **{f"{name} (train)": d for name, d in trained.items()}}
-    size = next(iter(detectors.values())).engine.batch_size
-    whole = _score(shared, everyone, id_test, ood, groups, size, say)
-    val = replace(whole, methods={name: whole.methods[name] for name in detectors})
-    on_train = None
-    if trained:
-        kept = {name: whole.methods[f"{name} (train)"] for name in trained}
-        kept["ent"] = whole.methods["ent"]  # the same yardstick on both tracks
-        on_train = replace(whole, methods=kept)
-    against, tied = {}, {}
-    for track, comparison in {"val": val, "train": on_train}.items():
-        if comparison is not None:
-            say("bootstrap", 0, None)
-            drawn = resample(comparison, resamples=resamples, seed=seed)
-            against[track] = differences(comparison, drawn, "ent")
-            best = max(comparison.methods, key=lambda name: comparison.mean(name, "auroc"))
-            gaps = differences(comparison, drawn, best)
-            tied[track] = [name for name, gap in gaps.items() if not gap["auroc"].clear]
-    return Compared(val, on_train, skipped, against, tied, len(rows), n_train, detectors)
+        rows = work.hold(id_val, fit_memory)
+        if tune is not None and not isinstance(tune, str):
+            tune = collect_rows(tune, seed=seed, labelled=False, limit=OOD_INPUTS)
+        work.fit(rows, tune)
+        if train is not None:
+            work.fit_on_training_data(rows, train, tune)
+    whole = work.score(id_test, ood, groups)
+    val = replace(whole, methods={n: whole.methods[n] for n in work.detectors})
+    kept = {n: whole.methods[on_train(n)] for n in work.trained}
+    # Entropy is the yardstick on both tracks.
+    trained = replace(whole, methods={**kept, YARDSTICK: val.methods[YARDSTICK]}) if kept else None
+    against, gains, tied = {}, {}, {}
+    for track, comparison in {"val": val, "train": trained}.items():
+        if comparison is None:
+            continue
+        say("bootstrap", 0, None)
+        drawn = resample(comparison, resamples=resamples, seed=seed)
+        against[track] = differences(comparison, drawn, YARDSTICK)
+        gains[track] = clear_gains(comparison, drawn, YARDSTICK)
+        best = max(comparison.methods, key=lambda name: comparison.mean(name, "auroc"))
+        gaps = differences(comparison, drawn, best)
+        tied[track] = [name for name, gap in gaps.items() if not gap["auroc"].clear]
+    return Compared(
+        val=val,
+        train=trained,
+        skipped=work.skipped,
+        against=against,
+        gains=gains,
+        tied=tied,
+        n_val=len(rows),
+        n_train=work.n_train,
+        seen=rows.seen,
+        detectors=work.detectors,
+        train_detectors=work.trained,
+    )
 
 
-def _names(methods: str | Sequence[str], ensemble: Sequence[nn.Module] | None) -> list[str]:
+def _check_ood(ood: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
+    if not isinstance(ood, Mapping) or not ood:
+        raise InputError("ood must name at least one set of OOD inputs: ood={'name': loader}")
+    # A tensor is a batch, not a loader of its rows.
+    return {name: [part] if isinstance(part, Tensor) else part for name, part in ood.items()}
+
+
+def _names(methods: str | Sequence[str]) -> list[str]:
     if methods == "all":
-        chosen = [*METHODS, *(c for c in COMPOSITIONS if _is_known(c))]
+        chosen = [*METHODS, *COMPOSITIONS]
     else:
-        chosen = [methods] if isinstance(methods, str) else list(methods)
+        chosen = [methods] if isinstance(methods, str) else list(dict.fromkeys(methods))
         for name in chosen:
             class_of(name)  # refuses what is not known
-    if "ent" not in chosen:
-        chosen.insert(0, "ent")  # what everything is held against
+    if YARDSTICK not in chosen:
+        chosen.insert(0, YARDSTICK)
     return chosen
 
 
-def _is_known(name: str) -> bool:
-    try:
-        class_of(name)
-    except InputError:
-        return False
-    return True
-
-
-def _fit(
-    detectors: dict[str, Detector],
-    skipped: dict[str, str],
-    rows: Rows,
-    tune: Any,
-    say: Progress,
-) -> None:
-    """Fit all on the same rows; who cannot work here goes, with the reason."""
-    batches = _as_loader(rows)
-    passes: Passes | None = None
-    for i, name in enumerate(list(detectors)):
-        say(f"fitting {name}", i, len(detectors))
-        detector = detectors[name]
-        try:
-            if detector._settings().n_samples or tune is not None:
-                detector.fit(batches, tune=tune)
-                continue
-            needs = detector._needs()
-            if needs.measures:
-                detector.fit(batches)
-                continue
-            if passes is None:
-                passes = detector.engine.passes_of(rows, Needs(needs.settings), seed=detector.seed)
-            detector.fit(passes)
-        except TulipError as error:
-            skipped[name] = str(error)
-            del detectors[name]
-
-
-def _as_loader(rows: Rows) -> list[Any]:
-    assert rows.labels is not None
-    return [(batch, rows.labels[index]) for index, batch in rows.batches(256)]
-
-
-def _fit_on_training_data(
-    detectors: Mapping[str, Detector],
-    given: Mapping[str, Mapping[str, Any]],
-    rows: Rows,
-    train: Iterable[Any] | None,
-    tune: Any,
-    say: Progress,
-    seed: int,
-) -> tuple[dict[str, Detector], int]:
-    """The second track: one reading of the training data for all that learn from it."""
-    learning = {name: d for name, d in detectors.items() if d.learns_from_data}
-    if train is None or not learning:
-        return {}, 0
-    fresh = {
-        name: make(name, d.network, seed=seed, **given.get(name, {}))
-        for name, d in learning.items()
-    }
-    first = next(iter(fresh.values()))
-    measures = {m.key: m for d in fresh.values() for m in d._needs().measures}
-    needs = Needs(first._needs().settings.with_(n_samples=0), measures=tuple(measures.values()))
-    learners = {name: d._learner() for name, d in fresh.items()}
-    n = 0
-    first.engine.take_model()
-    for part in first.engine.stream(train, needs):
-        n += len(part)
-        say("reading training data", n, None)
-        for learner in learners.values():
-            learner.add(part)
-    batches = _as_loader(rows)
-    for name, detector in fresh.items():
-        say(f"fitting {name} on training data", 0, None)
-        detector.fit(batches, train=Learned(learners[name].finish(), n), tune=tune)
-    return fresh, n
-
-
-def _score(
-    network: Network,
-    detectors: Mapping[str, Detector],
-    id_test: Iterable[Any],
-    ood: Mapping[str, Iterable[Any]],
-    groups: dict[str, str],
-    batch_size: int,
-    say: Progress,
-) -> Comparison:
-    """All test sets, batch by batch, every detector on the same passes."""
-    shared = SharedPasses(network, detectors, batch_size)
-    collectors = {name: Collector(name, detector) for name, detector in detectors.items()}
-    n_id = 0
-    for batch in structures.batches(id_test):
-        inputs, labels = structures.split_batch(batch)
-        passes, valid = shared.of(inputs)
-        n_id += structures.count_rows(inputs)
-        for name, detector in detectors.items():
-            part = passes[name]
-            checked = detector.task.check_labels(labels.cpu(), part.base)
-            said = detector.predict(part)
-            said = replace(said, score=mark_invalid(said.score, valid))
-            collectors[name].inside(said, checked)
-        say("scoring ID", n_id, None)
-    sizes = {}
-    for each, loader in ood.items():
-        n = 0
-        for batch in structures.batches(loader):
-            inputs = structures.inputs_only(batch)
-            passes, valid = shared.of(inputs)
-            n += structures.count_rows(inputs)
-            for name, detector in detectors.items():
-                score = detector.score(passes[name])
-                collectors[name].outside(each, mark_invalid(score, valid))
-            say(f"scoring {each}", n, None)
-        if n == 0:
-            raise InputError(f"the OOD set {each!r} has no inputs")
-        sizes[each] = n
-    results = {name: collector.result() for name, collector in collectors.items()}
-    return Comparison(results, groups, n_id, sizes)
+def _check_settings(
+    settings: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
+    ensemble: Sequence[nn.Module] | None,
+) -> dict[str, dict[str, Any]]:
+    if unknown := set(settings) - set(names):
+        raise InputError(
+            f"settings are given for {', '.join(sorted(unknown))}, which is not among the methods"
+        )
+    given = {name: dict(own) for name, own in settings.items()}
+    if ensemble is not None:
+        single: Any = ensemble
+        if isinstance(single, nn.Module) and not isinstance(single, nn.ModuleList):
+            raise InputError("ensemble must be a list of networks, got a single network")
+        if "ensemble" not in names:
+            raise InputError("ensemble=… is given, but the method 'ensemble' is not asked for")
+        given.setdefault("ensemble", {})["others"] = list(ensemble)
+    return given

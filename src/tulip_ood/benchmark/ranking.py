@@ -5,6 +5,7 @@ for having seen more.
 """
 
 import math
+import textwrap
 from typing import TYPE_CHECKING
 
 from tulip_ood.benchmark.bootstrap import Interval
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["as_text", "verdict"]
 
 REFERENCE = "ent"
+NO_BETTER_THAN_GUESSING = 0.52
+WORTH_NAMING = 0.005  # of AUROC
 _COLUMNS = (  # title, metric, unit
     ("AUROC ↑", "auroc", 100),
     ("FPR@95 ↓", "id_flagged_at_95_ood", 100),
@@ -35,13 +38,14 @@ def as_text(found: "Compared") -> str:
     """
     judged = found.val
     sets = f"{len(judged.sets)} OOD set{'s' if len(judged.sets) > 1 else ''}"
+    sample = f" (a sample of {found.seen:,}: fit_memory)" if found.seen > found.n_val else ""
     out = [
-        f"Fitted on the same {found.n_val:,} validation inputs, judged on {judged.n_id:,} ID "
-        f"inputs and {sets}",
+        f"Fitted on the same {found.n_val:,} validation inputs{sample}, judged on "
+        f"{judged.n_id:,} ID inputs and {sets}",
         "",
         *_table(found, "val"),
         "",
-        verdict(found, "val"),
+        *_wrapped(verdict(found, "val")),
     ]
     if found.train is not None:
         out += [
@@ -51,11 +55,13 @@ def as_text(found: "Compared") -> str:
             "",
             *_table(found, "train"),
             "",
-            verdict(found, "train"),
+            *_wrapped(verdict(found, "train")),
         ]
     out += ["", *_LEGEND]
     if found.skipped:
-        out += ["", "not run:", *(f"  {name}: {why}" for name, why in found.skipped.items())]
+        out += ["", "not run:"]
+        for name, why in found.skipped.items():
+            out += _wrapped(f"  {name}: {why}", "    ")
     return "\n".join(out)
 
 
@@ -65,6 +71,10 @@ _LEGEND = (
     "± to entropy: difference of AUROC, with a 95 % interval over the same resampled images;",
     "a star marks one that leaves out 0.",
 )
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, 100, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _comparison(found: "Compared", track: str) -> Comparison:
@@ -123,30 +133,39 @@ def verdict(found: "Compared", track: str) -> str:
         >>> x, y, model = torch.randn(200, 4), torch.randint(3, (200,)), torch.nn.Linear(4, 3)
         >>> data = {"id_val": [(x, y)], "id_test": [(x, y)], "ood": {"wide": [9 * x]}}
         >>> found = tulip_ood.compare(model, **data, methods=["msp"])
-        >>> verdict(found, "val").startswith("Use")
+        >>> verdict(found, "val").split()[0] in ("Use", "None")
         True
     """
     comparison, against = _comparison(found, track), found.against[track]
-    ranked = _order(comparison)
-    best = ranked[0]
+    best = _order(comparison)[0]
+    top = comparison.mean(best, "auroc")
+    if top < NO_BETTER_THAN_GUESSING:
+        return (
+            f"None of these tells these OOD sets from ID: the highest AUROC is {100 * top:.1f} %, "
+            f"and guessing gives 50 %."
+        )
     if best == REFERENCE:
         return "Use entropy: no method has a higher AUROC on these OOD sets."
     gain = against[best]["auroc"]
-    if not gain.clear:
+    if not found.gains[track][best]:
         return (
-            f"Use entropy: {best} has the highest AUROC, but the difference of "
-            f"{_difference(gain)} could be chance."
+            f"Use entropy: {best} has the highest AUROC of {len(comparison.methods)} methods, but "
+            f"a difference of {_difference(gain)} may be chance when so many are tried."
+        )
+    if gain.value < WORTH_NAMING:
+        return (
+            f"Use entropy: {best} has the highest AUROC, but only {100 * gain.value:.2f} points "
+            f"more."
         )
     ties = [name for name in found.tied[track] if name != best]
     words = [f"Use {best}: its AUROC is {100 * gain.value:.2f} points above entropy's."]
     if ties:
         words.append(f"Not told apart from it by these images: {', '.join(ties)}.")
-    if "aurc" in against[best]:
-        errors = against[best]["aurc"]
-        if errors.clear and errors.value > 0:
-            words.append(
-                f"But it ranks the network's own errors worse than entropy does (AURC "
-                f"{1000 * errors.value:+.2f} × 10⁻³): to find wrong answers on ordinary inputs, "
-                f"use another."
-            )
+    errors = against[best].get("aurc")
+    if errors is not None and errors.clear and errors.value > 0:
+        words.append(
+            f"But it ranks the network's own errors worse than entropy does (AURC "
+            f"{1000 * errors.value:+.2f} × 10⁻³): to find wrong answers on ordinary inputs, use "
+            f"another."
+        )
     return " ".join(words)

@@ -9,11 +9,11 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.network.inputs import Inputs, finite_rows
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
+from tulip_ood.network.perturbation import Perturbation
 from tulip_ood.network.running import Needs, forward, run_passes
 
 if TYPE_CHECKING:
     from tulip_ood.network.measures import Measure
-    from tulip_ood.network.perturbation import Perturbation
 
 __all__ = ["SharedPasses"]
 
@@ -52,12 +52,25 @@ class SharedPasses:
             detector._ready()
             needs = self._needs[name] = detector._needs_to_score()
             made = detector.engine.perturbation(needs.settings)
-            way = (needs.settings, tuple(sorted(made.scales.items())))
+            way = (needs.settings, tuple(sorted(made.scales.items())), _of_means(made))
             # Equal noise is held in memory once.
             self._perturbations[name] = kept.setdefault(way, made)
         self._measures: dict[str, Measure] = {
             measure.key: measure for needs in self._needs.values() for measure in needs.measures
         }
+
+    def failing(self, inputs: Inputs) -> dict[str, str]:
+        """Detectors whose measure cannot be made of these inputs, with the reason."""
+        found: dict[str, str] = {}
+        for key, measure in self._measures.items():
+            try:
+                measure(self._network, inputs)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                for name, needs in self._needs.items():
+                    if any(one.key == key for one in needs.measures):
+                        found[name] = reason
+        return found
 
     def of(self, inputs: Inputs) -> tuple[dict[str, Passes], Tensor]:
         """The passes for each detector, and which inputs are finite themselves."""
@@ -80,3 +93,11 @@ class SharedPasses:
                 )
             found[name] = made[way]
         return found, finite_rows(inputs)
+
+
+def _of_means(perturbation: Perturbation) -> tuple[Any, ...]:
+    """θ_ts as something that can be compared."""
+    return tuple(
+        (name, value if isinstance(value, int | float) else value.detach().cpu().numpy().tobytes())
+        for name, value in sorted(perturbation.means.values.items())
+    )

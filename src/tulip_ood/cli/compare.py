@@ -89,11 +89,15 @@ def compare(
     with as_usage():
         from tulip_ood.benchmark.comparing import compare as run
         from tulip_ood.data.opening import open_sources, read_classes
+        from tulip_ood.detectors.registry import class_of
         from tulip_ood.models.spec import load_model
         from tulip_ood.numerics.random import check_seed
 
         options.check_device(device)
         check_seed(seed)
+        chosen = "all" if methods == "all" else [name.strip() for name in methods.split(",")]
+        for name in () if methods == "all" else chosen:
+            class_of(name)  # refuses what is not known
         loaded = load_model(model, trust=trust)
         others = [load_model(spec, trust=trust).module for spec in ensemble or []]
         names = loaded.classes if classes is None else read_classes(classes)
@@ -140,8 +144,10 @@ def compare(
                 loaded.module,
                 ood={n: _Loader(s, preprocess, bad, labelled=False) for n, s in outside.items()},
                 ensemble=others or None,
-                methods="all" if methods == "all" else methods.split(","),
+                methods=chosen,
                 groups=groups,
+                # ODIN's noise is meant for pixels, not for what normalisation makes of them.
+                settings=_settings(preprocess, chosen),
                 resamples=resamples,
                 seed=seed,
                 batch_size=batch_size,
@@ -160,6 +166,12 @@ def compare(
     options.write_json(json, {**found.to_dict(), "unreadable": bad})
 
 
+def _settings(preprocess: "Preprocess | None", chosen: "list[str] | str") -> dict[str, Any]:
+    if preprocess is None or (chosen != "all" and "odin" not in chosen):
+        return {}
+    return {"odin": {"std": preprocess.std}}
+
+
 def _named(
     ood: "list[str]", near: "list[str]", far: "list[str]"
 ) -> "tuple[dict[str, str], dict[str, str]]":
@@ -171,7 +183,7 @@ def _named(
     for group, places in (("", ood), ("near", near), ("far", far)):
         for place in places:
             name, equals, path = place.partition("=")
-            if not equals:
+            if not equals or Path(place).exists():
                 name, path = Path(place).stem, place
             if name in named:
                 raise UsageError(f"two OOD sets are called {name}: name them, as --ood NAME=SRC")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tulip_ood.detectors.answering import Answering
 from tulip_ood.detectors.decision import Calibration
-from tulip_ood.detectors.engine import Engine, PassCount
+from tulip_ood.detectors.engine import Engine, Held, PassCount
 from tulip_ood.detectors.findings import Finding, look_at_validation
 from tulip_ood.detectors.fitting import learn_and_calibrate, usable
 from tulip_ood.detectors.learning import HoldAll, Learned, Learner
@@ -103,6 +103,7 @@ class Detector(Answering, Storing):
         self.provenance: dict[str, Any] = dict.fromkeys(known)
         self._state = self._calibration = self._threshold = self._entropy_reference = None
         self._findings, self._facts = [], {}
+        self._given: dict[str, Any] = {}  # parameters as they were before some were chosen
         self._lock = fork_safe_lock()
 
     # ------------------------------------------------- what a method writes itself
@@ -162,7 +163,7 @@ class Detector(Answering, Storing):
 
     def fit(
         self,
-        data: Iterable[Any] | Passes,
+        data: Iterable[Any] | Passes | Held,
         *,
         train: Iterable[Any] | Passes | Learned | None = None,
         tune: Any = None,
@@ -188,6 +189,9 @@ class Detector(Answering, Storing):
         draft = copy.copy(self)
         draft.engine = self.engine.renewed(draft._make_perturbation)
         draft._findings, draft._facts = [], {}
+        for name, value in self._given.items():  # not what an earlier fit has chosen
+            setattr(draft, name, value)
+        draft._given = {}
         draft._state = draft._calibration = draft._threshold = draft._entropy_reference = None
         return draft
 
@@ -202,7 +206,7 @@ class Detector(Answering, Storing):
 
     def _fit(
         self,
-        data: Iterable[Any] | Passes,
+        data: Iterable[Any] | Passes | Held,
         train: Iterable[Any] | Passes | Learned | None,
         tune: Any,
         progress: Progress | None,
@@ -214,13 +218,21 @@ class Detector(Answering, Storing):
             passes = data
         else:
             needs = self._fit_needs(tune)
-            rows = self.engine.collect(data, needs, seed=self.seed, memory=self.fit_memory)
+            if isinstance(data, Held):
+                held, rows = data, data.rows
+                self.engine.look_at(rows)
+            else:
+                held = None
+                rows = self.engine.collect(data, needs, seed=self.seed, memory=self.fit_memory)
             count = PassCount(progress)
             count.expect(len(rows) * needs.passes)
             self._prepare(rows, tune, count)
             needs = self._fit_needs(tune)
             count.expect(len(rows) * needs.passes)
-            passes = self.engine.passes_of(rows, needs, seed=self.seed, progress=count.add)
+            made = None if held is None else held.serving(needs)
+            if made is None:
+                made = self.engine.passes_of(rows, needs, seed=self.seed, progress=count.add)
+            passes = made
         outside = self._outside(tune, rows)
         state = None
         if train is not None and self.learns_from_data:
@@ -263,10 +275,12 @@ class Detector(Answering, Storing):
             from tulip_ood.detectors.pseudo import pseudo_sets  # only where it is asked for
 
             return pseudo_sets(self.engine, rows, needs, seed=self.seed)
-        held = collect_rows(
-            tune, seed=self.seed, memory=self.fit_memory, labelled=False, limit=OOD_INPUTS
-        )
-        return {"OOD": self.engine.passes_of(held, needs, seed=self.seed)}
+        ood = tune
+        if not isinstance(ood, Rows):
+            ood = collect_rows(
+                tune, seed=self.seed, memory=self.fit_memory, labelled=False, limit=OOD_INPUTS
+            )
+        return {"OOD": self.engine.passes_of(ood, needs, seed=self.seed)}
 
     def _learn_stream(self, train: Iterable[Any] | Passes | Learned) -> Any:
         if isinstance(train, Learned):
@@ -335,6 +349,7 @@ class Detector(Answering, Storing):
         return state, Calibration.of(self._score(state, passes), wrong, ids=passes.ids)
 
     def _choose(self, parameters: Mapping[str, Any], tried: list[Tried]) -> None:
+        self._given = self.parameters
         for name, value in parameters.items():
             setattr(self, name, value)
         skipped = [one for one in tried if one.auroc is None]

@@ -23,9 +23,35 @@ from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, dense_labels, dense_positions, run_passes
 
-__all__ = ["Engine", "PassCount", "mark_invalid"]
+__all__ = ["Engine", "Held", "PassCount", "mark_invalid"]
 
 _CHUNK_BYTES = 128 << 20  # logits of all passes that are in memory at once while scoring
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """Validation inputs that are in memory already, so that several detectors share them.
+
+    Attributes:
+        rows: The inputs, with their labels.
+        passes: Their base pass, or None.
+
+    Example:
+        >>> from tulip_ood.network.rows import collect_rows
+        >>> held = Held(collect_rows([(torch.zeros(3, 2), torch.zeros(3))]))
+        >>> len(held.rows)
+        3
+    """
+
+    rows: Rows
+    passes: Passes | None = None
+
+    def serving(self, needs: Needs) -> Passes | None:
+        """The passes, if they are all that is needed."""
+        if self.passes is None or needs.settings.n_samples:
+            return None
+        lacking = any(measure.key not in self.passes.extras for measure in needs.measures)
+        return None if lacking else self.passes
 
 
 class Engine:
@@ -153,8 +179,13 @@ class Engine:
             return 4 * self.network.probe(inputs).outputs_per_input * needs.settings.n_passes
 
         rows = collect_rows(data, seed=seed, memory=memory, row_cost=bytes_of_logits)
-        self.inputs = describe_inputs(rows.first(16))
+        self.look_at(rows)
         return rows
+
+    def look_at(self, rows: Rows) -> None:
+        """See what inputs look like, and what the network makes of the first of them."""
+        self.network.probe(rows.first(4))
+        self.inputs = describe_inputs(rows.first(16))
 
     def passes_of(
         self,

@@ -225,9 +225,9 @@ class MomentsLearner(FeatureLearner):
             raise InputError("class means need labels: batches of (inputs, labels)")
         if self._moments is None:
             self._moments = Moments(passes.base.shape[-1])
-            # Below it, a variance is the rounding of the network's own arithmetic; also the
-            # cut that OpenOOD makes, whose covariances are float32.
-            precision = torch.finfo(torch.float32).eps
+            # As in OpenOOD: its covariances come from numpy.cov, which is float64 for float32
+            # features, and scikit-learn inverts what is above this share of the largest variance.
+            precision = torch.finfo(torch.float64).eps
             self._rtol = features.shape[1] * precision
         self._moments.add(unit(features) if self._normalise else features, passes.labels)
 

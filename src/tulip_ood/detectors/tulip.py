@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
-from tulip_ood.detectors.engine import PassCount
+from tulip_ood.detectors.engine import Held, PassCount
 from tulip_ood.detectors.envelope_fit import (
     FittedEnvelope,
     fit_envelope,
@@ -193,7 +193,7 @@ class Tulip(Detector):
 
     def fit(
         self,
-        data: Iterable[Any] | Passes,
+        data: Iterable[Any] | Passes | Held,
         *,
         recipe: str = "self",
         train: Iterable[Any] | Passes | Learned | None = None,
@@ -258,8 +258,8 @@ class Tulip(Detector):
     ) -> Setting:
         # Well within the half that is learned from, also when some rows turn out not to be usable.
         learned_from = len(rows) if len(rows) < CROSS_FIT_BELOW else 2 * len(rows) // 5
-        held_ood = None
-        if ood is not None:
+        held_ood = ood if isinstance(ood, Rows) else None
+        if ood is not None and held_ood is None:
             held_ood = collect_rows(
                 ood,
                 seed=self.seed,

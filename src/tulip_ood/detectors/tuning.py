@@ -131,6 +131,8 @@ def what_to_search(
         space = space.restricted(given)
     elif callable(given) and not hasattr(given, "__iter__"):
         space = space.restricted({"kinds": (given,)})
+    elif isinstance(given, str):
+        raise InputError(f"tune={given!r}: pass OOD inputs (a loader), a search space, or 'pseudo'")
     elif given is not None:
         ood = given
     fixed: dict[str, Any] = {}

@@ -1,0 +1,233 @@
+"""Many detectors fitted and scored side by side: one that fails does not harm the others."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from tulip_ood.benchmark.collecting import Collector
+from tulip_ood.benchmark.results import Comparison
+from tulip_ood.benchmark.shared_passes import SharedPasses
+from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.engine import Held, mark_invalid
+from tulip_ood.detectors.learning import Learned
+from tulip_ood.detectors.registry import make
+from tulip_ood.errors import InputError, ModelError, TulipError
+from tulip_ood.network import inputs as structures
+from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.network import Network
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.rows import Rows, collect_rows
+from tulip_ood.network.running import Needs
+
+__all__ = ["YARDSTICK", "Contest", "Progress", "on_train"]
+
+YARDSTICK = "ent"  # what everything is held against
+Progress = Callable[[str, int, int | None], None]  # (what, done, of how many)
+
+
+def on_train(name: str) -> str:
+    """The name of a method's second fit, on training data.
+
+    Example:
+        >>> on_train("knn")
+        'knn (train)'
+    """
+    return f"{name} (train)"
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, TulipError) else f"{type(error).__name__}: {text}"[:300]
+
+
+class Contest:
+    """The detectors of a comparison; one that fails goes, with the reason, and the others stay.
+
+    Args:
+        network: The network that all share.
+        names: The methods, entropy among them.
+        given: Arguments of single methods.
+        common: Arguments of all.
+        say: Told of progress.
+
+    Example:
+        >>> import torch
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> contest = Contest(network, ["ent", "ensemble"], {}, {"seed": 0}, lambda *what: None)
+        >>> list(contest.detectors), list(contest.skipped)
+        (['ent'], ['ensemble'])
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        names: Sequence[str],
+        given: Mapping[str, dict[str, Any]],
+        common: dict[str, Any],
+        say: Progress,
+    ) -> None:
+        self._network, self._given, self._common, self._say = network, given, common, say
+        self.skipped: dict[str, str] = {}
+        self.detectors: dict[str, Detector] = {}
+        self.trained: dict[str, Detector] = {}
+        self.n_train = 0
+        for name in names:
+            with self._guarded(name):
+                self.detectors[name] = self._make(name)
+
+    def _make(self, name: str) -> Detector:
+        own = self._given.get(name, {})
+        try:
+            return make(name, self._network, **{**self._common, **own})
+        except TypeError as error:
+            if isinstance(error, TulipError):
+                raise
+            raise InputError(f"settings of {name}: {error}") from error
+
+    @contextlib.contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if name == YARDSTICK:
+                raise  # then nothing can be compared
+            self.skipped[name] = _reason(error)
+            self.detectors.pop(name, None)
+            self.trained.pop(name.removesuffix(" (train)"), None)
+
+    def hold(self, id_val: Iterable[Any], memory: int) -> Rows:
+        """Validation inputs, as many as fit with the logits of the method that makes the most."""
+        passes = max(d._settings().n_passes for d in self.detectors.values())
+
+        def bytes_of_logits(inputs: Inputs) -> int:
+            return 4 * self._network.probe(inputs).outputs_per_input * passes
+
+        seed = self._common["seed"]
+        return collect_rows(id_val, seed=seed, memory=memory, row_cost=bytes_of_logits)
+
+    def _held(self, rows: Rows) -> Held:
+        """The rows with their base pass, which most methods need and nothing else."""
+        detector = self.detectors[YARDSTICK]
+        detector.engine.look_at(rows)
+        needs = detector._needs()
+        return Held(rows, detector.engine.passes_of(rows, needs, seed=detector.seed))
+
+    def fit(self, rows: Rows, tune: Any) -> None:
+        """Fit all on the same rows."""
+        held, names = self._held(rows), list(self.detectors)
+        for i, name in enumerate(names):
+            self._say(f"fitting {name}", i, len(names))
+            with self._guarded(name):
+                self.detectors[name].fit(held, tune=tune)
+
+    def fit_on_training_data(self, rows: Rows, train: Iterable[Any], tune: Any) -> None:
+        """The second track: one reading of the training data for all that learn from it."""
+        learners: dict[str, Any] = {}
+        for name, detector in list(self.detectors.items()):
+            if detector.learns_from_data:
+                with self._guarded(on_train(name)):
+                    self.trained[name] = self._make(name)
+                    learners[name] = self.trained[name]._learner()
+        if not learners:
+            return
+        engine = self.detectors[YARDSTICK].engine
+        measures = {m.key: m for d in self.trained.values() for m in d._measures()}
+        settings = self.detectors[YARDSTICK]._settings()
+        for part in engine.stream(train, Needs(settings, measures=tuple(measures.values()))):
+            self.n_train += len(part)
+            self._say("reading training data", self.n_train, None)
+            for name in list(self.trained):
+                with self._guarded(on_train(name)):
+                    learners[name].add(part)
+        held = self._held(rows)
+        for name, detector in list(self.trained.items()):
+            self._say(f"fitting {name} on training data", 0, None)
+            with self._guarded(on_train(name)):
+                learned = Learned(learners[name].finish(), self.n_train)
+                detector.fit(held, train=learned, tune=tune)
+
+    # ------------------------------------------------------------------------- scoring
+
+    def score(
+        self, id_test: Iterable[Any], ood: Mapping[str, Iterable[Any]], groups: dict[str, str]
+    ) -> Comparison:
+        """All test sets, batch by batch, every detector on the same passes."""
+        everyone = {**self.detectors, **{on_train(n): d for n, d in self.trained.items()}}
+        self._collectors = {name: Collector(name, d) for name, d in everyone.items()}
+        self._size = self.detectors[YARDSTICK].engine.batch_size
+        self._shared = SharedPasses(self._network, everyone, self._size)
+        n_id = 0
+        for inputs, labels in self._pieces("ID test", id_test, labelled=True):
+            assert labels is not None
+            passes, valid = self._passes("ID test", inputs)
+            n_id += structures.count_rows(inputs)
+            checked = self._network.task.check_labels(labels.cpu(), passes[YARDSTICK].base)
+            for name, collector in list(self._collectors.items()):
+                with self._dropping(name):
+                    said = collector.detector.predict(passes[name])
+                    collector.inside(replace(said, score=mark_invalid(said.score, valid)), checked)
+            self._say("scoring ID", n_id, None)
+        if not n_id:
+            raise InputError("there are no ID test inputs")
+        sizes = {}
+        for each, loader in ood.items():
+            n = 0
+            for inputs, _ in self._pieces(f"OOD set {each!r}", loader, labelled=False):
+                passes, valid = self._passes(f"OOD set {each!r}", inputs)
+                n += structures.count_rows(inputs)
+                for name, collector in list(self._collectors.items()):
+                    with self._dropping(name):
+                        score = collector.detector.score(passes[name])
+                        collector.outside(each, mark_invalid(score, valid))
+                self._say(f"scoring {each}", n, None)
+            if n == 0:
+                raise InputError(f"the OOD set {each!r} has no inputs")
+            sizes[each] = n
+        results = {name: collector.result() for name, collector in self._collectors.items()}
+        return Comparison(results, groups, n_id, sizes)
+
+    @contextlib.contextmanager
+    def _dropping(self, name: str) -> Iterator[None]:
+        with self._guarded(name):
+            try:
+                yield
+            except Exception:
+                del self._collectors[name]
+                raise
+
+    def _pieces(
+        self, what: str, loader: Iterable[Any], *, labelled: bool
+    ) -> Iterator[tuple[Inputs, Tensor | None]]:
+        """Batches in pieces that bounded memory is enough for; empty ones are passed over."""
+        step = 8 * self._size
+        try:
+            for batch in structures.batches(loader):
+                if labelled:
+                    inputs, labels = structures.split_batch(batch)
+                else:
+                    inputs, labels = structures.inputs_only(batch), None
+                for first in range(0, structures.count_rows(inputs), step):
+                    part = slice(first, first + step)
+                    yield structures.take(inputs, part), None if labels is None else labels[part]
+        except InputError as error:
+            raise InputError(f"{what}: {error}") from error
+
+    def _passes(self, what: str, inputs: Inputs) -> tuple[dict[str, Passes], Tensor]:
+        try:
+            return self._shared.of(inputs)
+        except Exception as error:
+            failing = self._shared.failing(inputs)
+            if not failing:
+                raise ModelError(
+                    f"{what}: the network cannot run on it: {_reason(error)}"
+                ) from error
+            for name, reason in failing.items():
+                with self._dropping(name):
+                    raise ModelError(reason) from error
+            everyone = {name: c.detector for name, c in self._collectors.items()}
+            self._shared = SharedPasses(self._network, everyone, self._size)
+            return self._shared.of(inputs)
