@@ -39,9 +39,13 @@ test: $(VENV)/.dev ## Everything that continuous integration checks
 
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
-.PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning
+.PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
+.PHONY: evidence-methods evidence-memory evidence-parity
 DATA ?= sets.npz
+TRAIN ?= train.npz
 CHECKPOINT ?= checkpoint.safetensors
+TUNE ?= ood
+METHODS ?= all
 
 evidence-demo: $(VENV)/.dev ## The demo with five seeds
 	$(VENV)/bin/python benchmarks/demo/run.py
@@ -56,7 +60,17 @@ evidence-tuning: ## What self-tuning chooses and costs (DATA=…npz CHECKPOINT=�
 	PYTHONPATH=src $(PYTHON) benchmarks/tuning/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
 		--out "benchmarks/tuning/result-$(NAME).json"
 
-.PHONY: evidence-heads
+evidence-methods: ## Every method, both tracks (DATA=… TRAIN=… CHECKPOINT=… METHODS=all TUNE=ood NAME=s1-all)
+	PYTHONPATH=src $(PYTHON) benchmarks/methods/run.py --data "$(DATA)" --train "$(TRAIN)" \
+		--checkpoint "$(CHECKPOINT)" --methods "$(METHODS)" --tune "$(TUNE)" --far-limit 2000 \
+		--out "benchmarks/methods/result-$(NAME).json"
+
+evidence-memory: $(VENV)/.dev ## Peak memory of learning from ever more features
+	$(VENV)/bin/python benchmarks/memory/run.py
+
+evidence-parity: ## Scores against other libraries (PYTHON=… OPENOOD=… WEIPER=…; see benchmarks/parity/run.py)
+	$(PYTHON) benchmarks/parity/run.py --openood "$(OPENOOD)" --weiper "$(WEIPER)"
+
 evidence-heads: ## The last layer, looked for in 50 networks (PYTHON=… with torchvision, timm, transformers)
 	PYTHONPATH=src $(PYTHON) benchmarks/heads/run.py
 

@@ -77,7 +77,87 @@ def cifar() -> str:
     return table(head, [row(name) for name in names])
 
 
-TABLES: dict[str, Callable[[], str]] = {"demo": demo, "cifar": cifar}
+PUBLISHED = {  # OpenOOD v1.5 leaderboard, CIFAR-10, near / far AUROC
+    "msp": (88.03, 90.73),
+    "ent": (88.12, 90.84),
+    "mls": (87.52, 91.10),
+    "ebo": (87.58, 91.21),
+    "odin": (82.87, 87.96),
+    "gen": (88.20, 91.35),
+    "react": (87.11, 90.42),
+    "ash-b": (75.27, 78.49),
+    "scale": (82.55, 86.39),
+    "vim": (88.68, 93.48),
+    "knn": (90.64, 92.96),
+    "mds": (84.20, 89.72),
+    "rmds": (89.80, 92.20),
+    "gradnorm": (54.90, 57.55),
+    "rankfeat": (79.46, 75.87),
+    "tempscale": (88.09, 90.97),
+}
+NEEDS_DATA = ("mds", "mds++", "rmds", "rmds++", "vim", "knn", "fdbd", "nnguide", "gram", "weiper")
+
+
+def _methods(track: str) -> str:
+    """All methods of one track, mean over networks; later files replace what earlier ones have."""
+    found: dict[str, dict[str, tuple[float, float, float, float]]] = {}
+    for part in ("base", "more", "mahalanobis"):
+        for path in sorted((HERE / "methods").glob(f"result-*-{part}.json")):
+            run = json.loads(path.read_text())
+            for name, result in run["tracks"].get(track, {"methods": {}})["methods"].items():
+                near, far = result["near"], result["far"]
+                found.setdefault(name, {})[run["network"]] = (
+                    100 * near["auroc"],
+                    100 * far["auroc"],
+                    100 * near["id_flagged_at_95_ood"],
+                    1000 * result["aurc"],
+                )
+    means = {
+        name: [mean(column) for column in zip(*runs.values(), strict=True)]
+        for name, runs in found.items()
+    }
+    rows = []
+    for name, (near, far, flagged, aurc) in sorted(means.items(), key=lambda item: -item[1][0]):
+        theirs = PUBLISHED.get(name)
+        if theirs is not None and track == "val" and name in NEEDS_DATA:
+            theirs = None  # published on the other track
+        shown = "" if theirs is None else f"{theirs[0]:.2f} / {theirs[1]:.2f}"
+        gap = "" if theirs is None else f"{near - theirs[0]:+.2f}"
+        bold = f"**{name}**" if name == "tulip" else name
+        cells = [f"{near:.2f} / {far:.2f}", f"{flagged:.1f}", f"{aurc:.2f}", shown, gap]
+        rows.append([bold, *cells])
+    head = ["method", "near / far AUROC", "near FPR@95 ↓", "AURC ×10³ ↓", "published", "near gap"]
+    return table(head, rows)
+
+
+def methods_val() -> str:
+    """The validation track."""
+    return _methods("val")
+
+
+def methods_train() -> str:
+    """The train track."""
+    return _methods("train")
+
+
+def parity() -> str:
+    """Every method against every library that has it: equal, or what explains the difference."""
+    rows: dict[str, list[str]] = {}
+    for row in read("parity/result.json")["rows"]:
+        cell = f"{row['library']} {row['difference']:.0e}"
+        if row["verdict"] != "equal":
+            cell += f" (without the reason {row['without']['difference']:.0e})"
+        rows.setdefault(row["method"], []).append(cell)
+    return table(["method", "largest difference"], [[m, "; ".join(c)] for m, c in rows.items()])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "demo": demo,
+    "cifar": cifar,
+    "methods-val": methods_val,
+    "methods-train": methods_train,
+    "parity": parity,
+}
 
 
 def filled(text: str) -> str:

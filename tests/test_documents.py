@@ -1,5 +1,6 @@
 """The documents are true: their tables come from result files, their Python runs."""
 
+import copy
 import importlib.util
 import re
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+
+import tulip_ood
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,23 +36,37 @@ def blocks(document: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
-def test_the_python_in_the_readme_runs(
-    vectors: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("document", ["README.md", "docs/detectors.md"])
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_the_python_in_the_documents_runs(
+    document: str, vectors: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the reader's `model`, `val_loader` and `x` filled in by a small network."""
+    """With the reader's `model`, loaders and `x` filled in by a small network."""
     monkeypatch.chdir(tmp_path)
+    # For a start, not all methods: those that take long are tested elsewhere.
+    monkeypatch.setattr("tulip_ood.benchmark.comparing.METHODS", ["msp", "ent", "knn", "ensemble"])
+    others = copy.deepcopy(vectors.model), copy.deepcopy(vectors.model)
+    for other in others:
+        torch.nn.init.normal_(other[0].weight)
     names = {
         "torch": torch,
+        "tulip": tulip_ood,
         "model": vectors.model,
+        "model_2": others[0],
+        "model_3": others[1],
         "val_loader": vectors.loader(),
+        "train_loader": vectors.loader(),
+        "test_loader": [vectors.test],
         "ood_loader": [vectors.ood[:100]],
+        "textures": [vectors.ood],
+        "cameras": [vectors.test[0] + 1],
         "x": vectors.test[0][:8],
     }
-    found = blocks("README.md")
+    found = blocks(document)
     assert len(found) >= 2
     for block in found:
-        exec(compile(block, "README.md", "exec"), names)
-    assert names["result"].accepted.dtype == torch.bool
+        exec(compile(block, document, "exec"), names)
+    assert "found" in names
 
 
 def test_links_between_documents_hold() -> None:

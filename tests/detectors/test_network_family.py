@@ -132,7 +132,7 @@ def test_an_interruption_leaves_no_trace(setting: Setting, method: str, at: int)
         detector.fit(setting.loader())
     assert same(before, everything(wrapped))
     hooks = [len(m._forward_hooks) for m in detector.network.module.modules()]
-    assert sum(hooks) == 0  # the copy's own, too
+    assert sum(hooks) <= 1  # the tap on the last layer of the copy, and no edit's
     assert detector.fit(setting.loader()).score(setting.test).isfinite().all()
 
 
