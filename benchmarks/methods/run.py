@@ -66,6 +66,8 @@ def main() -> None:
     parser.add_argument("--methods", default="all")
     parser.add_argument("--tune", choices=["none", "ood", "pseudo"], default="none")
     parser.add_argument("--far-limit", type=int, help="images of each far set")
+    parser.add_argument("--near-limit", type=int, help="images of each near set")
+    parser.add_argument("--id-limit", type=int, help="ID test images")
     parser.add_argument("--resamples", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
@@ -75,7 +77,7 @@ def main() -> None:
     model, mean, std = load_network(arguments.checkpoint)
     sets = load_sets(arguments.data, mean, std)
     names = groups(sets)
-    limit = {"near": None, "far": arguments.far_limit}
+    limit = {"near": arguments.near_limit, "far": arguments.far_limit}
     ood = {n: Batches(sets[n][: limit[g]], None) for g, parts in names.items() for n in parts}
     began = time.time()
 
@@ -86,7 +88,9 @@ def main() -> None:
     found = tulip_ood.compare(
         model.to(device),
         id_val=Batches(sets["id_val"], sets["id_val_labels"]),
-        id_test=Batches(sets["id_test"], sets["id_test_labels"]),
+        id_test=Batches(
+            sets["id_test"][: arguments.id_limit], sets["id_test_labels"][: arguments.id_limit]
+        ),
         ood=ood,
         train=None
         if arguments.train is None

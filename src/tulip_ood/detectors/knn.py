@@ -20,6 +20,7 @@ _QUERIES, _ROWS = 256, 1 << 16  # of one block of products: 64 MB of float32
 _GATHERED = 1 << 22  # numbers of neighbours looked at again in float64: 32 MB
 # Large enough that the allocator gives each block back to the system by itself.
 _BLOCK_BYTES = 64 << 20
+_ON_DEVICE_BYTES = 2 << 30  # a bank that stays on the device; a larger one goes there in blocks
 _SLACK = 32  # neighbours on either side of the one asked for that are looked at again
 
 
@@ -52,7 +53,13 @@ class Bank:
 
 
 def near_rows(
-    bank: Tensor, queries: Tensor, k: int, *, first: int = 0
+    bank: Tensor,
+    queries: Tensor,
+    k: int,
+    *,
+    first: int = 0,
+    searched: Tensor | None = None,
+    device: torch.device | None = None,
 ) -> Iterator[tuple[slice, Tensor]]:
     """The rows of a bank with the largest products with each query, some queries at a time.
 
@@ -64,6 +71,8 @@ def near_rows(
         queries: [n, d].
         k: How many are wanted.
         first: Leave out this many of the nearest.
+        searched: The same bank, on the device already.
+        device: What searches, block by block; by default where `bank` is.
 
     Yields:
         Which queries, and their rows [m, k − first or more, d].
@@ -74,10 +83,11 @@ def near_rows(
         (slice(0, 1, None), torch.Size([1, 3, 3]))
     """
     wanted = min(k + _SLACK, len(bank))
+    searched = bank if searched is None else searched
     step = max(1, _GATHERED // ((wanted - first) * bank.shape[1]))
     for begin in range(0, len(queries), _QUERIES):
-        index = _nearest(bank, queries[begin : begin + _QUERIES].to(torch.float32), wanted)
-        index = index[:, first:]
+        some_queries = queries[begin : begin + _QUERIES].to(device or bank.device, torch.float32)
+        index = _nearest(searched, some_queries, wanted)[:, first:].to(bank.device)
         for start in range(0, len(index), step):
             some = index[start : start + step]
             where = slice(begin + start, begin + start + len(some))
@@ -87,11 +97,11 @@ def near_rows(
 def _nearest(bank: Tensor, queries: Tensor, k: int) -> Tensor:
     """Indices [n, k] of the rows with the largest products, the largest first."""
     best = queries.new_empty((len(queries), 0))
-    index = torch.empty((len(queries), 0), dtype=torch.int64)
+    index = torch.empty((len(queries), 0), dtype=torch.int64, device=queries.device)
     # Autocast would multiply in half precision.
-    with torch.autocast(bank.device.type, enabled=False):
+    with torch.autocast(queries.device.type, enabled=False):
         for first in range(0, len(bank), _ROWS):
-            products = queries @ bank[first : first + _ROWS].T
+            products = queries @ bank[first : first + _ROWS].to(queries.device).T
             found = products.topk(min(k, products.shape[1]), dim=1)
             best = torch.cat([best, found.values], dim=1)
             index = torch.cat([index, found.indices + first], dim=1)
@@ -135,6 +145,17 @@ class KNN(FeatureDetector):
         if k < 1:
             raise InputError(f"k must be at least 1, got {k}")
         self.k = k
+        self._placed: tuple[Tensor, Tensor] | None = None  # the bank, and its copy on the device
+
+    def _searched(self, rows: Tensor) -> Tensor:
+        """The bank where the network runs, if there is room for all of it."""
+        device = self.network.device
+        if device.type == "cpu" or rows.numel() * rows.element_size() > _ON_DEVICE_BYTES:
+            return rows
+        placed = self._placed
+        if placed is None or placed[0] is not rows or placed[1].device != device:
+            placed = self._placed = (rows, rows.to(device))
+        return placed[1]
 
     def _learner(self) -> Learner:
         return _BankLearner()
@@ -150,7 +171,11 @@ class KNN(FeatureDetector):
         scores = torch.empty(len(queries), dtype=torch.float64)
         # Rounding moves a neighbour by a few ranks: those far nearer need not be looked at again.
         skipped = max(0, k - 1 - _SLACK)
-        for where, rows in near_rows(state.rows, queries, k, first=skipped):
+        searched = self._searched(state.rows)
+        found = near_rows(
+            state.rows, queries, k, first=skipped, searched=searched, device=self.network.device
+        )
+        for where, rows in found:
             distances = (rows - queries[where].unsqueeze(1)).square().sum(dim=2)
             scores[where] = distances.kthvalue(k - skipped, dim=1).values
         return scores

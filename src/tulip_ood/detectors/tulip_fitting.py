@@ -1,5 +1,6 @@
 """How TULiP is fitted: ε, λ and J are given or searched, Θ_XX is measured, the result is judged."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -46,11 +47,13 @@ class TulipFitting(Detector):
     _tuning: Tuning | None
 
     @property
+    @abstractmethod
     def _uses_sqrt(self) -> bool:
-        raise NotImplementedError
+        """Whether the drift is multiplied by √o."""
 
+    @abstractmethod
     def _means(self) -> InitialMean:
-        raise NotImplementedError
+        """θ_ts."""
 
     def fit(
         self,
