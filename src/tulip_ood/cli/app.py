@@ -13,6 +13,7 @@ from tulip_ood.cli.compare import compare
 from tulip_ood.cli.failing import one_line
 from tulip_ood.cli.methods import methods
 from tulip_ood.cli.score import score
+from tulip_ood.cli.train import train
 from tulip_ood.errors import TulipError
 from tulip_ood.version import __version__
 
@@ -95,5 +96,5 @@ def tulip(
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
 
 
-for _command in (methods, compare, calibrate, score):
+for _command in (methods, compare, calibrate, score, train):
     app.command(help=_help(_command))(_command)

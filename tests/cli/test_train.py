@@ -1,0 +1,42 @@
+"""`tulip train`: a checkpoint that every other command can open; wrong use in one line."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from tulip_ood.models.resnet import ResNet18Small
+
+from .conftest import Tulip
+
+
+def test_a_checkpoint_comes_out(tulip: Tulip, tmp_path: Path) -> None:
+    out, shown = tmp_path / "net.safetensors", tmp_path / "net.json"
+    result = tulip(
+        "train", "cifar10", "--data", "test", "--val", "test", "--out", str(out),
+        "--epochs", "1", "--batch-size", "30", "--dropout", "0.5", "--json", str(shown),
+        "--device", "cpu",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "kept epoch 1 of 1" in result.stdout
+    model = ResNet18Small(10, dropout=0.5)
+    model.load_state_dict(load_file(out))
+    assert len(json.loads(shown.read_text())["history"]) == 1
+    assert torch.isfinite(model.eval()(torch.zeros(1, 3, 32, 32))).all()
+
+
+def test_wrong_use_is_said_in_one_line(tulip: Tulip, tmp_path: Path) -> None:
+    out = str(tmp_path / "n.safetensors")
+    for arguments, words in (
+        (["imagenet", "--data", "test", "--val", "test"], "cifar10, cifar100"),
+        (["cifar10", "--data", "ready.npz", "--val", "test"], "normalised already"),
+        (["cifar10", "--data", "ood", "--val", "test"], "no label"),
+        (
+            ["cifar10", "--data", "test", "--val", "test", "--batch-size", "999"],
+            "at least one batch",
+        ),
+    ):
+        result = tulip("train", *arguments, "--out", out)
+        assert result.exit_code == 2, result.output
+        assert words in result.stderr
