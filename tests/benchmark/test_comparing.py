@@ -311,6 +311,17 @@ def test_positions_of_one_image_are_drawn_together() -> None:
     assert torch.equal(drawn.reshape(5, 10, 4).amin(dim=2), drawn.reshape(5, 10, 4).amax(dim=2))
 
 
+def test_inputs_that_were_fitted_on_are_no_test(vectors: Any) -> None:
+    x, y = vectors.val
+    given = {**data(vectors), "id_test": [(x[:70], y[:70]), vectors.test]}
+    found = tulip_ood.compare(vectors.model, **given, methods=["msp"])
+    assert found.repeated == 70
+    assert "70 of the 670 ID test inputs were fitted on" in str(found)
+    clean = tulip_ood.compare(vectors.model, **data(vectors), methods=["msp"])
+    assert clean.repeated == 0
+    assert "look at this" not in str(clean)
+
+
 def test_what_was_dropped_counts_in_the_threshold(vectors: Any) -> None:
     x, y = vectors.val
     bad = x.clone()

@@ -38,6 +38,7 @@ class Compared:
         tied: On each track the methods whose AUROC cannot be told from the best one's.
         n_val: Validation inputs.
         n_train: Training inputs.
+        repeated: ID test inputs that were also fitted on.
         seen: Validation inputs that the loader gave; more than `n_val` if memory was short.
         detectors: The fitted detectors of the validation track.
         train_detectors: Those of the train track.
@@ -59,6 +60,7 @@ class Compared:
     tied: dict[str, list[str]]
     n_val: int
     n_train: int
+    repeated: int
     seen: int
     detectors: dict[str, Detector]
     train_detectors: dict[str, Detector]
@@ -74,6 +76,7 @@ class Compared:
         return {
             "n_val": self.n_val,
             "n_train": self.n_train,
+            "repeated": self.repeated,
             "skipped": self.skipped,
             "tied_with_the_best": self.tied,
             "tracks": {name: c.to_dict() for name, c in tracks.items() if c is not None},
@@ -181,6 +184,7 @@ def compare(
         tied=tied,
         n_val=len(rows),
         n_train=work.n_train,
+        repeated=work.repeated,
         seen=rows.seen,
         detectors=work.detectors,
         train_detectors=work.trained,

@@ -75,6 +75,8 @@ class Contest:
         self.detectors: dict[str, Detector] = {}
         self.trained: dict[str, Detector] = {}
         self.n_train = 0
+        self.repeated = 0  # ID test inputs that were fitted on
+        self._fitted_on: frozenset[bytes] = frozenset()
         for name in names:
             with self._guarded(name):
                 self.detectors[name] = self._make(name)
@@ -107,7 +109,9 @@ class Contest:
             return 4 * self._network.probe(inputs).outputs_per_input * passes
 
         seed = self._common["seed"]
-        return collect_rows(id_val, seed=seed, memory=memory, row_cost=bytes_of_logits)
+        rows = collect_rows(id_val, seed=seed, memory=memory, row_cost=bytes_of_logits)
+        self._fitted_on = frozenset(rows.digests)
+        return rows
 
     def _held(self, rows: Rows) -> Held:
         """The rows with their base pass, which most methods need and nothing else."""
@@ -164,6 +168,8 @@ class Contest:
         for inputs, labels in self._pieces("ID test", id_test, labelled=True):
             assert labels is not None
             passes, valid = self._passes("ID test", inputs)
+            digests = structures.row_digests(inputs, seed=self._common["seed"])
+            self.repeated += sum(digest in self._fitted_on for digest in digests)
             n_id += structures.count_rows(inputs)
             checked = self._network.task.check_labels(labels.cpu(), passes[YARDSTICK].base)
             for name, collector in list(self._collectors.items()):

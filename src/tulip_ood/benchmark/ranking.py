@@ -58,6 +58,12 @@ def as_text(found: "Compared") -> str:
             *_wrapped(verdict(found, "train")),
         ]
     out += ["", *_LEGEND]
+    if found.repeated:
+        out += [
+            "",
+            f"look at this: {found.repeated:,} of the {judged.n_id:,} ID test inputs were fitted "
+            f"on as well. Judge on others.",
+        ]
     if found.skipped:
         out += ["", "not run:"]
         for name, why in found.skipped.items():
