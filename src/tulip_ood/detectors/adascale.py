@@ -4,6 +4,7 @@ Inputs are perturbed where the answer hardly depends on them. How much the large
 change tells how likely an input is OOD; likely ID inputs are scaled more (arXiv 2503.08023).
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -218,6 +219,6 @@ class AdaScale(Detector):
         ratio = adaptive_ratio(features, low + (1.0 - rank) * (high - low))
         return -self._logits(passes, features, ratio).logsumexp(dim=-1)
 
+    @abstractmethod
     def _logits(self, passes: Passes, features: Tensor, ratio: Tensor) -> Tensor:
         """Scaled logits [N, o], from features [N, d] and the ratio [N, 1]."""
-        raise NotImplementedError
