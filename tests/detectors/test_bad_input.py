@@ -188,3 +188,11 @@ def test_what_names_no_parameter(vectors: Any, arguments: Any, message: str) -> 
 
 def test_numpy_inputs_are_welcome(fitted: Any, vectors: Any) -> None:
     assert torch.equal(fitted.score(vectors.ood.numpy()), fitted.score(vectors.ood))
+
+
+def test_inputs_of_another_width_and_a_device_that_is_not_there(vectors: Any) -> None:
+    detector = tulip_ood.detectors.MSP(vectors.model).fit(vectors.loader())
+    with pytest.raises(InputError, match=r"shape \[N, 7\]; it was fitted on \[N, 2\]"):
+        detector.score(torch.zeros(2, 7))
+    with pytest.raises(InputError, match="cuda:99"):
+        tulip_ood.Tulip(vectors.model, device="cuda:99")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tulip_ood.errors import InputError, ModelError
+from tulip_ood.errors import InputError, ModelError, TulipError
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.golden import check_alike, describe_inputs, synthetic_inputs
@@ -251,10 +251,29 @@ class Engine:
         perturbation = self.perturbation(needs.settings)
         parts = []
         for chunk in structures.chunks(inputs, self._chunk_rows(outputs * needs.passes)):
-            passes = run_passes(perturbation, chunk, batch_size=self.batch_size, needs=needs)
+            try:
+                passes = run_passes(perturbation, chunk, batch_size=self.batch_size, needs=needs)
+            except RuntimeError as error:
+                self._explain(error, chunk)
+                raise
             valid = passes.finite & structures.finite_rows(chunk)
             parts.append(_mark_first(function(passes), valid))
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+    def _explain(self, error: RuntimeError, inputs: Inputs) -> None:
+        """Inputs of another shape than was fitted on are the likely reason for a failure."""
+        known = self.inputs or {}
+        if not isinstance(inputs, Tensor) or isinstance(error, TulipError) or "shape" not in known:
+            return
+        if list(inputs.shape[1:]) == known["shape"]:
+            return
+        fitted, came = (
+            ", ".join(map(str, ["N", *shape])) for shape in (known["shape"], inputs.shape[1:])
+        )
+        raise InputError(
+            f"the network cannot run on inputs of shape [{came}]; it was fitted on [{fitted}]: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
 
     def _chunk_rows(self, numbers_per_row: int) -> int:
         """A whole number of batches, so that chunks do not change which inputs go together."""

@@ -123,7 +123,12 @@ class Network:
         self._may_widen = True
         self.dtype = self._pass_dtype()
         self._parameters: dict[str, Tensor] = {}
-        self.refresh()
+        try:
+            self.refresh()
+        except (AssertionError, RuntimeError) as error:
+            if device is None:
+                raise
+            raise InputError(f"device={str(device)!r} cannot be used here: {error}") from error
 
     def _pass_dtype(self) -> torch.dtype:
         if self.precision not in PRECISIONS:
