@@ -40,7 +40,7 @@ test: $(VENV)/.dev ## Everything that continuous integration checks
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
 .PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
-.PHONY: evidence-methods evidence-memory evidence-parity
+.PHONY: evidence-methods evidence-memory evidence-parity evidence-networks
 DATA ?= sets.npz
 TRAIN ?= train.npz
 CHECKPOINT ?= checkpoint.safetensors
@@ -73,6 +73,9 @@ evidence-parity: ## Scores against other libraries (PYTHON=… OPENOOD=… WEIPE
 
 evidence-heads: ## The last layer, looked for in 50 networks (PYTHON=… with torchvision, timm, transformers)
 	PYTHONPATH=src $(PYTHON) benchmarks/heads/run.py
+
+evidence-networks: ## Images prepared as the libraries do (PYTHON=… with torchvision, timm, transformers, scikit-learn)
+	PYTHONPATH=src $(PYTHON) benchmarks/networks/run.py
 
 .PHONY: tables
 tables: $(VENV)/bin/python ## Write the tables of README.md and docs/ from the result files

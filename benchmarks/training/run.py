@@ -16,6 +16,12 @@ import torch
 from tulip_ood.models.resnet import ResNet18Small
 from tulip_ood.models.training import TrainingRecipe, train
 
+# The mean and deviation of the channels, by the number of classes: OpenOOD's for the two CIFARs.
+NORMALISATION = {
+    10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    100: ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -36,7 +42,9 @@ def main() -> None:
         )
     torch.manual_seed(arguments.seed)
     torch.set_float32_matmul_precision("high")
-    model = ResNet18Small(int(labels.max()) + 1, dropout=arguments.dropout)
+    classes = int(labels.max()) + 1
+    model = ResNet18Small(classes, dropout=arguments.dropout)
+    mean, std = NORMALISATION[classes]
     began = time.time()
 
     def say(done: int, of: int, accuracy: float) -> None:
@@ -49,7 +57,7 @@ def main() -> None:
         labels,
         val=val,
         out=arguments.out,
-        recipe=TrainingRecipe(epochs=arguments.epochs),
+        recipe=TrainingRecipe(epochs=arguments.epochs, mean=mean, std=std),
         seed=arguments.seed,
         progress=say,
     )

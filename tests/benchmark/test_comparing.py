@@ -105,7 +105,7 @@ def test_the_bootstrap_is_the_metric_of_resampled_images(found: Compared) -> Non
 
     drawn = resample(found.val, resamples=20, seed=3)
     n = found.val.n_id
-    inside = bootstrap._Draws(n, n, 3, "id").block(0, 20)
+    inside = bootstrap.Draws(n, n, 3, "id").block(0, 20)
     assert torch.equal(inside.sum(dim=1), torch.full((20,), float(n), dtype=torch.float64))
     for name in ("msp", "knn", "tulip"):
         result = found.val.methods[name]
@@ -114,7 +114,7 @@ def test_the_bootstrap_is_the_metric_of_resampled_images(found: Compared) -> Non
             expected: dict[str, list[float]] = {m: [] for m in bootstrap.METRICS[:3]}
             for each, part in result.sets.items():
                 size = len(part.scores)
-                draws = bootstrap._Draws(size, size, 3, f"ood/{each}").block(0, 20)
+                draws = bootstrap.Draws(size, size, 3, f"ood/{each}").block(0, 20)
                 theirs = brute(part.scores, draws[b])
                 for metric, values in expected.items():
                     values.append(getattr(metrics, metric)(mine, theirs))
@@ -306,7 +306,7 @@ def test_the_best_of_many_that_are_alike_is_not_praised(vectors: Any) -> None:
 def test_positions_of_one_image_are_drawn_together() -> None:
     from tulip_ood.benchmark import bootstrap
 
-    drawn = bootstrap._Draws(10, 40, 0, "id").block(0, 5)
+    drawn = bootstrap.Draws(10, 40, 0, "id").block(0, 5)
     assert drawn.shape == (5, 40)
     assert torch.equal(drawn.reshape(5, 10, 4).amin(dim=2), drawn.reshape(5, 10, 4).amax(dim=2))
 

@@ -139,7 +139,7 @@ def test_an_exported_program_from_the_command_line(
 
 def test_other_specs_say_what_to_do() -> None:
     for spec in ("torchvision:resnet50", "timm:vit_base_patch16_224", "hf:microsoft/resnet-50"):
-        with pytest.raises(InputError, match=r"cannot be named yet.*package\.module:factory"):
+        with pytest.raises(ModelError, match=r"needs the package"):
             load_model(spec)
         assert may_reopen(spec)
     for spec in ("net.pth", "net.onnx"):

@@ -186,7 +186,7 @@ def test_where_the_network_may_come_from(tulip: Tulip, detectors: Path, tmp_path
     detector.provenance["model_spec"] = "timm:resnet18"
     detector.save(python)
     result = tulip("score", python, "ready.npz", "--out", tmp_path / "other.parquet")
-    assert (result.exit_code, "timm: networks cannot be named yet" in result.stderr) == (2, True)
+    assert (result.exit_code, "needs the package timm" in result.stderr) == (2, True)
 
 
 def test_another_network_is_refused(tulip: Tulip, detectors: Path, tmp_path: Path) -> None:

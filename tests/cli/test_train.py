@@ -3,10 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
+from tulip_ood.data.protocol import PROTOCOLS
 from tulip_ood.models.resnet import ResNet18Small
+from tulip_ood.models.spec import load_model
 
 from .conftest import Tulip
 
@@ -24,6 +28,7 @@ def test_a_checkpoint_comes_out(tulip: Tulip, tmp_path: Path) -> None:
     model.load_state_dict(load_file(out))
     assert len(json.loads(shown.read_text())["history"]) == 1
     assert torch.isfinite(model.eval()(torch.zeros(1, 3, 32, 32))).all()
+    check_metadata(out, "cifar10")
 
 
 def test_wrong_use_is_said_in_one_line(tulip: Tulip, tmp_path: Path) -> None:
@@ -40,3 +45,30 @@ def test_wrong_use_is_said_in_one_line(tulip: Tulip, tmp_path: Path) -> None:
         result = tulip("train", *arguments, "--out", out)
         assert result.exit_code == 2, result.output
         assert words in result.stderr
+
+
+def test_cifar100_has_a_mean_and_deviation_of_its_own(tulip: Tulip, tmp_path: Path) -> None:
+    out = tmp_path / "net.safetensors"
+    result = tulip(
+        "train", "cifar100", "--data", "test", "--val", "test", "--out", out, "--epochs", "1",
+        "--batch-size", "60", "--device", "cpu",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    check_metadata(out, "cifar100")
+
+
+def check_metadata(checkpoint: Path, task: str) -> None:
+    protocol = PROTOCOLS[task]
+    with safe_open(checkpoint, framework="pt") as file:
+        about = file.metadata()
+    assert about["classes"] == str(protocol.classes)
+    assert about["mean"] == ",".join(map(str, protocol.mean))
+    assert about["std"] == ",".join(map(str, protocol.std))
+    assert load_model(str(checkpoint)).preprocess == protocol.preprocess
+
+
+def test_help_says_what_dropout_is_for(tulip: Tulip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    result = tulip("train", "--help")
+    assert "--dropout" in result.stdout
+    assert "MC-Dropout" in result.stdout

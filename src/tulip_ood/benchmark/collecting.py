@@ -1,19 +1,20 @@
 """Scores of one method, collected batch by batch, and every number that follows from them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from tulip_ood.benchmark.results import MethodResult, SetResult
 from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.decision import Threshold
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.errors import InputError
 from tulip_ood.numerics import metrics
 from tulip_ood.numerics.tasks import Classification
 
-__all__ = ["Collector"]
+__all__ = ["Collector", "columns_of", "flat", "summarise"]
 
 
 class Collector:
@@ -36,64 +37,98 @@ class Collector:
 
     def __init__(self, name: str, detector: Detector) -> None:
         self.name, self.detector = name, detector
-        self._inside: dict[str, list[Tensor]] = {
-            key: [] for key in ("score", "wrong", "confidence", "log_p")
-        }
+        self._inside: dict[str, list[Tensor]] = {}
         self._outside: dict[str, list[Tensor]] = {}
 
     def inside(self, prediction: Prediction, labels: Tensor) -> None:
         """Take in predictions of ID test inputs, with their labels."""
-        labels = labels.cpu()
-        confidence, log_p = _stated(self.detector, prediction, labels)
-        row = {
-            "score": _flat(prediction.score),
-            "wrong": _wrong(self.detector, prediction, labels),
-            "confidence": confidence,
-            "log_p": log_p,
-        }
-        for key, value in row.items():
-            self._inside[key].append(value)
+        for key, value in columns_of(self.detector, prediction, labels).items():
+            self._inside.setdefault(key, []).append(value)
 
     def outside(self, name: str, scores: Tensor) -> None:
         """Take in scores of inputs of one OOD set."""
-        self._outside.setdefault(name, []).append(_flat(scores))
+        self._outside.setdefault(name, []).append(flat(scores))
 
     def result(self) -> MethodResult:
         """Every number."""
         assert self.detector.threshold is not None
-        if not self._inside["score"]:
+        if not self._inside:
             raise InputError("there are no ID test inputs")
-        accepts = self.detector.threshold.accepts
-        whole = {key: torch.cat(parts) for key, parts in self._inside.items()}
-        inside, wrong, confidence = whole["score"], whole["wrong"], whole["confidence"]
-        known, said = ~wrong.isnan(), ~(wrong.isnan() | confidence.isnan())
-        accepted = accepts(inside)
-        any_known, any_said = bool(known.any()), bool(said.any())
-        return MethodResult(
-            name=self.name,
-            id_scores=inside,
-            wrong=wrong,
-            confidence=confidence,
-            sets={
-                name: _against(inside, torch.cat(parts), accepts)
-                for name, parts in self._outside.items()
-            },
-            accuracy=1.0 - float(wrong[known].mean()),
-            aurc=metrics.aurc(inside[known], wrong[known]) if any_known else math.nan,
-            augrc=metrics.augrc(inside[known], wrong[known]) if any_known else math.nan,
-            ece=metrics.ece(confidence[said], 1.0 - wrong[said]) if any_said else math.nan,
-            nll=-float(whole["log_p"].nanmean()),
-            threshold=self.detector.threshold.value,
-            coverage=_share(accepted),
-            false_alarms=1.0 - _share(accepted),
-            accepted_error=float(wrong[accepted & known].mean()),
-        )
+        inside = {key: torch.cat(parts) for key, parts in self._inside.items()}
+        outside = {name: torch.cat(parts) for name, parts in self._outside.items()}
+        return summarise(self.name, inside, outside, self.detector.threshold)
 
 
-def _flat(scores: Tensor) -> Tensor:
-    """One score a position; an input without a score is as unsure as can be."""
-    flat = scores.detach().reshape(-1).to("cpu", torch.float64)
-    return torch.where(flat.isnan(), math.inf, flat)
+def columns_of(detector: Detector, prediction: Prediction, labels: Tensor) -> dict[str, Tensor]:
+    """What is kept of predictions of ID inputs: score, wrong, confidence, log_p; flat, float64.
+
+    Example:
+        >>> import tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> sorted(columns_of(detector, detector.predict(x), y))
+        ['confidence', 'log_p', 'score', 'wrong']
+    """
+    labels = labels.cpu()
+    confidence, log_p = _stated(detector, prediction, labels)
+    return {
+        "score": flat(prediction.score),
+        "wrong": _wrong(detector, prediction, labels),
+        "confidence": confidence,
+        "log_p": log_p,
+    }
+
+
+def summarise(
+    name: str, inside: Mapping[str, Tensor], outside: Mapping[str, Tensor], threshold: Threshold
+) -> MethodResult:
+    """Every number that follows from the scores.
+
+    Args:
+        name: The name to show.
+        inside: What `columns_of` gives, of all ID test inputs.
+        outside: The scores of each OOD set.
+        threshold: The detector's own.
+
+    Example:
+        >>> import tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> d = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> inside = columns_of(d, d.predict(x), y)
+        >>> summarise("msp", inside, {"same": d.score(x)}, d.threshold).sets["same"].auroc
+        0.5
+    """
+    scores, wrong, confidence = inside["score"], inside["wrong"], inside["confidence"]
+    known, said = ~wrong.isnan(), ~(wrong.isnan() | confidence.isnan())
+    accepted = threshold.accepts(scores)
+    any_known, any_said = bool(known.any()), bool(said.any())
+    return MethodResult(
+        name=name,
+        id_scores=scores,
+        wrong=wrong,
+        confidence=confidence,
+        sets={each: _against(scores, own, threshold.accepts) for each, own in outside.items()},
+        accuracy=1.0 - float(wrong[known].mean()),
+        aurc=metrics.aurc(scores[known], wrong[known]) if any_known else math.nan,
+        augrc=metrics.augrc(scores[known], wrong[known]) if any_known else math.nan,
+        ece=metrics.ece(confidence[said], 1.0 - wrong[said]) if any_said else math.nan,
+        nll=-float(inside["log_p"].nanmean()),
+        threshold=threshold.value,
+        coverage=_share(accepted),
+        false_alarms=1.0 - _share(accepted),
+        accepted_error=float(wrong[accepted & known].mean()),
+    )
+
+
+def flat(scores: Tensor) -> Tensor:
+    """One score a position, float64 on the CPU; an input without one is as unsure as can be.
+
+    Example:
+        >>> flat(torch.tensor([[1.0, math.nan]]))
+        tensor([1., inf], dtype=torch.float64)
+    """
+    row = scores.detach().reshape(-1).to("cpu", torch.float64)
+    return torch.where(row.isnan(), math.inf, row)
 
 
 def _against(inside: Tensor, outside: Tensor, accepts: Callable[[Tensor], Tensor]) -> SetResult:

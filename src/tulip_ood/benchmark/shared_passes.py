@@ -1,6 +1,6 @@
 """One set of passes for many detectors: nothing is run twice because two methods need it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from tulip_ood.network.inputs import Inputs, finite_rows
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import Perturbation
-from tulip_ood.network.running import Needs, forward, run_passes
+from tulip_ood.network.running import Forwarded, Needs, forward, run_passes
 
 if TYPE_CHECKING:
     from tulip_ood.network.measures import Measure
@@ -52,7 +52,8 @@ class SharedPasses:
             detector._ready()
             needs = self._needs[name] = detector._needs_to_score()
             made = detector.engine.perturbation(needs.settings)
-            way = (needs.settings, tuple(sorted(made.scales.items())), _of_means(made))
+            scales = tuple(sorted(made.scales.items()))
+            way = (type(made), needs.settings, scales, _of_means(made))
             # Equal noise is held in memory once.
             self._perturbations[name] = kept.setdefault(way, made)
         self._measures: dict[str, Measure] = {
@@ -75,24 +76,33 @@ class SharedPasses:
     def of(self, inputs: Inputs) -> tuple[dict[str, Passes], Tensor]:
         """The passes for each detector, and which inputs are finite themselves."""
         self._network.probe(inputs)
-        base = forward(
-            self._network,
+        base = self._base(inputs, tuple(self._measures.values()))
+        return self._each(lambda name: self._run(name, inputs, base)), finite_rows(inputs)
+
+    def _base(self, inputs: Inputs, measures: "tuple[Measure, ...]") -> Forwarded:
+        return forward(
+            self._network, inputs, batch_size=self._batch_size, features=True, measures=measures
+        )
+
+    def _run(self, name: str, inputs: Inputs, base: Forwarded) -> Passes:
+        return run_passes(
+            self._perturbations[name],
             inputs,
             batch_size=self._batch_size,
-            features=True,
-            measures=tuple(self._measures.values()),
+            needs=self._needs[name],
+            base=base,
         )
+
+    def _each(self, make: Callable[[str], Passes]) -> dict[str, Passes]:
+        """For every detector its passes; made once for those that need the same."""
         made: dict[Any, Passes] = {}
         found: dict[str, Passes] = {}
         for name, needs in self._needs.items():
-            perturbation = self._perturbations[name]
-            way = (id(perturbation), needs.noisy_features)
+            way = (id(self._perturbations[name]), needs.noisy_features)
             if way not in made:
-                made[way] = run_passes(
-                    perturbation, inputs, batch_size=self._batch_size, needs=needs, base=base
-                )
+                made[way] = make(name)
             found[name] = made[way]
-        return found, finite_rows(inputs)
+        return found
 
 
 def _of_means(perturbation: Perturbation) -> tuple[Any, ...]:

@@ -8,10 +8,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tulip_ood.cli.bench import bench_app
 from tulip_ood.cli.calibrate import calibrate
 from tulip_ood.cli.compare import compare
+from tulip_ood.cli.data import data_app
 from tulip_ood.cli.failing import one_line
 from tulip_ood.cli.methods import methods
+from tulip_ood.cli.reproduce import reproduce_app
 from tulip_ood.cli.score import score
 from tulip_ood.cli.train import train
 from tulip_ood.errors import TulipError
@@ -98,3 +101,6 @@ def tulip(
 
 for _command in (methods, compare, calibrate, score, train):
     app.command(help=_help(_command))(_command)
+app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")
+app.add_typer(reproduce_app, name="reproduce")

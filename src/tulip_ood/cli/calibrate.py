@@ -8,6 +8,7 @@ from tulip_ood.cli import options
 from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.fitting import BATCH, check_labels, fit
 from tulip_ood.cli.like import Comparison, OldDetector, compare
+from tulip_ood.cli.numbering import check_outputs, folder_classes
 from tulip_ood.cli.settings import check_settings, fit_arguments, threshold_arguments
 from tulip_ood.wording import percent
 
@@ -120,10 +121,10 @@ def calibrate(
         method = _method(method, old)
         given = check_settings(method, settings)
         loaded = load_model(model, trust=trust)
-        names = loaded.classes if classes is None else read_classes(classes)
-        if names is None and old is not None:
-            names = old.classes
-        source = open_sources(data, classes=names, root=root)
+        named = None if classes is None else read_classes(classes)
+        known = loaded.classes or (None if old is None else old.classes)
+        numbered = folder_classes(data, given=named, known=known)
+        source = open_sources(data, classes=numbered, root=root)
         check_labels(source)
         ood = None if not tune else open_sources(tune, classes=(), root=root)
         preprocess = options.choose_preprocess(
@@ -143,6 +144,8 @@ def calibrate(
             recipe = recipe or old.recipe
         searched = None if ood is None else _inputs(ood, preprocess)
         how = fit_arguments(method, recipe=recipe, tune=searched)
+    if named is None and known is None:
+        check_outputs(data, detector.network, source, preprocess)
     try:
         errors = fit(detector, source, preprocess, batch_size=batch_size, **how)
     except KeyboardInterrupt:
@@ -153,11 +156,11 @@ def calibrate(
             detector.set_threshold(**(asked or (old.target if old is not None else {})))
     except ThresholdError as error:
         impossible = error  # the fit may have taken hours: it is not thrown away for that
-    named = names or source.classes
+    names = named or known or source.classes
     detector.provenance = {
         "model_spec": loaded.spec,
         "preprocess": None if preprocess is None or source.ready else preprocess.to_json(),
-        "classes": None if named is None else list(named),
+        "classes": None if names is None else list(names),
     }
     if preprocess is not None and not source.ready:
         detector.provenance["preprocess_sha256"] = preprocess.fingerprint

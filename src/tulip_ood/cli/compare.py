@@ -8,6 +8,7 @@ import typer
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.fitting import BATCH, check_labels, network_refuses
+from tulip_ood.cli.numbering import check_outputs, folder_classes
 from tulip_ood.cli.progress import make_progress
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def compare(
         from tulip_ood.data.opening import open_sources, read_classes
         from tulip_ood.detectors.registry import class_of
         from tulip_ood.models.spec import load_model
+        from tulip_ood.network.network import Network
         from tulip_ood.numerics.random import check_seed
+        from tulip_ood.numerics.tasks import make_task
 
         options.check_device(device)
         check_seed(seed)
@@ -100,7 +103,9 @@ def compare(
             class_of(name)  # refuses what is not known
         loaded = load_model(model, trust=trust)
         others = [load_model(spec, trust=trust).module for spec in ensemble or []]
-        names = loaded.classes if classes is None else read_classes(classes)
+        labelled = [*id_val, *id_test, *(train or [])]
+        given = None if classes is None else read_classes(classes)
+        names = folder_classes(labelled, given=given, known=loaded.classes)
         sources = {
             "id_val": open_sources(id_val, classes=names, root=root),
             "id_test": open_sources(id_test, classes=names, root=root),
@@ -124,6 +129,14 @@ def compare(
             mean=mean,
             std=std,
             spec=model,
+        )
+        meaning = make_task(task)
+    if given is None and loaded.classes is None and names is not None:
+        check_outputs(
+            labelled,
+            Network(loaded.module, meaning, device=device),
+            sources["id_val"],
+            preprocess,
         )
     bad: dict[str, int] = {}
     loaders: dict[str, Any] = {

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, overload
 
@@ -87,7 +88,7 @@ def choose_preprocess(
     std: str | None,
     spec: str,
 ) -> "Preprocess | None":
-    """How images are prepared: as the spec says, but for what the user has set.
+    """How images are prepared: as the spec says (squashed, too), but for what the user has set.
 
     Where the spec says nothing, mean, std and a size must be given; of `resize` and `crop` one is
     enough, the other is then the same. None for data that are ready.
@@ -109,12 +110,12 @@ def choose_preprocess(
             )
         return None
     if known is not None:
-        return Preprocess(
-            known.resize if resize is None else resize,
-            known.crop if crop is None else crop,
-            means or known.mean,
-            stds or known.std,
-            known.interpolation,
+        return replace(
+            known,
+            resize=known.resize if resize is None else resize,
+            crop=known.crop if crop is None else crop,
+            mean=means or known.mean,
+            std=stds or known.std,
         )
     lacking = [name for name, value in (("--mean", means), ("--std", stds)) if value is None]
     if resize is None and crop is None:

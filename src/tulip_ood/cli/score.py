@@ -8,6 +8,7 @@ import typer
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.fitting import network_refuses
+from tulip_ood.cli.numbering import classes_of_outputs, folder_classes
 from tulip_ood.cli.progress import make_progress
 from tulip_ood.errors import DataError
 from tulip_ood.version import __version__
@@ -73,17 +74,8 @@ def score(
         header = read_header(detector)
         spec = _spec(model, header, detector)
         schema = score_schema(header["config"]["task"])
-        names = header["classes"] if classes is None else read_classes(classes)
+        names = _classes(header, inputs, None if classes is None else read_classes(classes))
         source = open_sources(inputs, classes=names, root=root)
-        outputs = header["facts"]["n_outputs"]
-        if names is None and source.classes and len(source.classes) != outputs:
-            # Folders that happen to be there are not classes: better no truth than a wrong one.
-            typer.echo(
-                f"{len(source.classes)} class folders do not fit {outputs} outputs: no labels are "
-                f"written (give the names in the network's order with --classes)",
-                err=True,
-            )
-            source = open_sources(inputs, classes=(), root=root)
         preprocess = _preprocess(header, source, detector)
         options.check_device(device)
     size = batch_size or (64 if device is None or device.startswith("cpu") else 256)
@@ -140,6 +132,24 @@ def _spec(model: str | None, header: dict[str, Any], path: str) -> str:
         f"{path} was fitted on {stored!r}; a detector file may only open "
         f"{' '.join(REOPENABLE)} by itself: give --model {stored}"
     )
+
+
+def _classes(
+    header: dict[str, Any], inputs: list[str], given: "tuple[str, ...] | None"
+) -> "tuple[str, ...] | None":
+    """The classes for class folders; none where these do not fit the network's outputs."""
+    task, outputs = header["config"]["task"], header["facts"]["n_outputs"]
+    try:
+        return folder_classes(
+            inputs,
+            given=given,
+            known=header["classes"],
+            outputs=classes_of_outputs(task, outputs),
+        )
+    except DataError as error:
+        # Folders that happen to be there are not classes: better no truth than a wrong one.
+        typer.echo(f"no labels are written: {error}", err=True)
+        return ()
 
 
 def _preprocess(header: dict[str, Any], source: "Source", path: str) -> "Preprocess | None":

@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from tulip_ood.data.protocol import Protocol
     from tulip_ood.data.source import Source
-    from tulip_ood.models.training import TrainingRecipe
 
 __all__ = ["train"]
 
-CLASSES = {"cifar10": 10, "cifar100": 100}
-SIDE = 32
+SETS = ("cifar10", "cifar100")
 
 
 def train(
@@ -38,7 +37,12 @@ def train(
     seed: Annotated[int, typer.Option(help="Of the first weights, order, crops and flips.")] = 0,
     epochs: Annotated[int, typer.Option(min=1, help="Times that all images are seen.")] = 100,
     dropout: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Before the last layer, for MC-Dropout.")
+        float,
+        typer.Option(
+            min=0.0,
+            max=0.99,
+            help="Rate of dropout before the last layer; MC-Dropout needs more than 0.",
+        ),
     ] = 0.0,
     root: options.Root = None,
     classes: options.Classes = None,
@@ -56,12 +60,13 @@ def train(
     """
     target = options.check_place(out, "--out")
     options.check_place(json, "--json")
-    if task not in CLASSES:
-        raise UsageError(f"unknown set {task!r}; choose from {', '.join(CLASSES)}")
+    if task not in SETS:
+        raise UsageError(f"unknown set {task!r}; choose from {', '.join(SETS)}")
     with as_usage():
         import torch
 
         from tulip_ood.data.opening import open_sources, read_classes
+        from tulip_ood.data.protocol import PROTOCOLS
         from tulip_ood.models.resnet import ResNet18Small
         from tulip_ood.models.training import TrainingRecipe
         from tulip_ood.models.training import train as run
@@ -73,10 +78,13 @@ def train(
         sources = [open_sources(places, classes=names, root=root) for places in (data, val)]
         for source in sources:
             check_labels(source)
-    recipe = TrainingRecipe(epochs=epochs, batch_size=batch_size)
-    (images, labels), held_out = (_read(source, recipe, CLASSES[task]) for source in sources)
+    protocol = PROTOCOLS[task]
+    recipe = TrainingRecipe(
+        epochs=epochs, batch_size=batch_size, mean=protocol.mean, std=protocol.std
+    )
+    (images, labels), held_out = (_read(source, protocol) for source in sources)
     with _seeded(seed):
-        model = ResNet18Small(CLASSES[task], dropout=dropout)
+        model = ResNet18Small(protocol.classes, dropout=dropout)
     done = 0
     with make_progress() as bar:
         training = bar.add_task("training", total=epochs)
@@ -123,27 +131,25 @@ def _seeded(seed: int) -> "Iterator[None]":
         yield
 
 
-def _read(source: "Source", recipe: "TrainingRecipe", classes: int) -> "tuple[Tensor, Tensor]":
+def _read(source: "Source", protocol: "Protocol") -> "tuple[Tensor, Tensor]":
     """All images, uint8 [N, 32, 32, 3], and their labels."""
     import numpy as np
     import torch
-
-    from tulip_ood.data.preprocess import Preprocess
 
     if source.ready:
         raise UsageError(
             f"{source.name} is normalised already (npz with floating x): training crops and flips "
             f"images as they are. Give uint8 images"
         )
-    prepared = Preprocess(SIDE, SIDE, recipe.mean, recipe.std)
     images, labels = [], []
     with make_progress() as bar:
         reading = bar.add_task(f"reading {source.name}", total=len(source))
         for row, raw in source.read():
-            images.append(prepared.pixels(raw))
+            images.append(protocol.preprocess.pixels(raw))
             labels.append(row.label)
             bar.advance(reading, 1)
     numbers = torch.as_tensor(np.asarray(labels)).long()
+    classes = protocol.classes
     if int(numbers.min()) < 0 or int(numbers.max()) >= classes:
         raise UsageError(
             f"labels of {source.name} go from {int(numbers.min())} to {int(numbers.max())}; a "

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from tulip_ood.data.source import ImageFiles
 from tulip_ood.errors import DataError
 
-__all__ = ["IMAGE_SUFFIXES", "is_image", "open_folder"]
+__all__ = ["IMAGE_SUFFIXES", "class_folders", "is_image", "open_folder"]
 
 # fmt: off
 IMAGE_SUFFIXES = frozenset((
@@ -24,6 +24,20 @@ def is_image(name: str) -> bool:
         (True, False)
     """
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def class_folders(folder: str) -> tuple[str, ...]:
+    """The names of the class folders in a folder, sorted; empty for a flat one.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     for name in ("dog", "cat", ".cache"):
+        ...         pathlib.Path(root, name).mkdir()
+        ...     class_folders(root)
+        ('cat', 'dog')
+    """
+    return tuple(_listing(folder)[1])
 
 
 def open_folder(folder: str, classes: Sequence[str] | None = None) -> ImageFiles:

@@ -4,12 +4,17 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from tulip_ood.data.folder import is_image, open_folder
+from tulip_ood.data.folder import class_folders, is_image, open_folder
 from tulip_ood.data.imagelist import open_list
 from tulip_ood.data.source import Chain, ImageFiles, Source
 from tulip_ood.errors import DataError
 
-__all__ = ["open_sources", "read_classes"]
+__all__ = ["all_class_folders", "number_folders", "open_sources", "read_classes"]
+
+_GIVE_ALL = (
+    "give the names of all class folders in the order of the network's outputs, one a line "
+    "(--classes)"
+)
 
 
 def open_sources(
@@ -87,6 +92,75 @@ def _check_classes(sources: Sequence[Source], classes: Sequence[str] | None) -> 
             f"{first} and {second} have different class folders, so their labels cannot be "
             f"numbered alike: give the classes in the network's order, one name a line (--classes)"
         )
+
+
+def all_class_folders(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of the class folders in all that was named, sorted.
+
+    Args:
+        names: As for `open_sources`; of lists, parquet, npz and images nothing is looked at.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     for name in ("val/dog", "val/cat", "test/cow"):
+        ...         pathlib.Path(root, name).mkdir(parents=True)
+        ...     all_class_folders([f"{root}/val", f"{root}/test", "more.npz"])
+        ('cat', 'cow', 'dog')
+    """
+    found = (class_folders(name) for name in names if os.path.isdir(name))
+    return tuple(sorted(set().union(*found)))
+
+
+def number_folders(
+    folders: Sequence[str], *, known: Sequence[str] | None = None, outputs: int | None = None
+) -> tuple[str, ...] | None:
+    """Which output each class folder stands for, where the user does not say it (`--classes`).
+
+    Folders that are called like the network's classes are these. If none is, and there are as many
+    as outputs, they are numbered in sorted order: so ImageNet's folders (n01440764, …) fit a
+    network whose classes have human names. Some folders with and some without the name of a class
+    are not numbered in sorted order: those without have no label.
+
+    Args:
+        folders: The names of all class folders.
+        known: The names of the network's outputs, in order.
+        outputs: How many it has; None if that is not known yet.
+
+    Returns:
+        The classes for `open_sources`; without class folders, what is known.
+
+    Example:
+        >>> number_folders(["cat", "dog"], known=["dog", "cow", "cat"])
+        ('dog', 'cow', 'cat')
+        >>> number_folders(["n01440764", "n01443537"], known=["tench", "goldfish"])
+        ('n01440764', 'n01443537')
+        >>> number_folders(["cat", "dog"], outputs=10)
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.DataError: 2 class folders do not fit 10 outputs: give the names of all \
+class folders in the order of the network's outputs, one a line (--classes)
+    """
+    if not folders:
+        return None if known is None else tuple(known)
+    times = Counter(known or ())
+    named = [name for name in folders if name in times]
+    for name in named:
+        if times[name] > 1:
+            raise DataError(
+                f"the network has {times[name]} classes called {name!r}, so the folder of that "
+                f"name fits no single one: {_GIVE_ALL}"
+            )
+    if named and known is not None:
+        return tuple(known)
+    if outputs is None and known is not None:
+        outputs = len(known)
+    if outputs is not None and len(folders) != outputs:
+        nameless = "" if known is None else ", and none has the name of one of the classes"
+        raise DataError(
+            f"{len(folders):,} class folders do not fit {outputs:,} outputs{nameless}: {_GIVE_ALL}"
+        )
+    return tuple(sorted(folders))
 
 
 def read_classes(file: str) -> tuple[str, ...]:

@@ -1,13 +1,13 @@
 """How an image becomes what the network was trained on: resize, crop, scale, normalise.
 
 Pillow and torch alone, with torchvision's arithmetic (shorter side, centre crop), so that a network
-from there sees the same pixels here.
+from there sees the same pixels here; where other libraries do otherwise, a field says so.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from tulip_ood.data.decoding import Raw, check_pixels, decode
 from tulip_ood.errors import DataError, InputError
 
-__all__ = ["INTERPOLATIONS", "Preprocess"]
+__all__ = ["CROP_ROUNDINGS", "INTERPOLATIONS", "Preprocess"]
 
 INTERPOLATIONS = {
     "nearest": Image.Resampling.NEAREST,
@@ -29,6 +29,11 @@ INTERPOLATIONS = {
     "lanczos": Image.Resampling.LANCZOS,
     "box": Image.Resampling.BOX,
 }
+# What is cut off before a centre crop, out of what is cut off in all.
+CROP_ROUNDINGS: dict[str, Callable[[int], int]] = {
+    "even": lambda margin: round(margin / 2),  # torchvision and timm: 1.5 and 2.5 become 2
+    "down": lambda margin: margin // 2,  # transformers
+}
 
 
 @dataclass(frozen=True)
@@ -36,11 +41,15 @@ class Preprocess:
     """From an image to the network's input; goes into a detector file's header.
 
     Attributes:
-        resize: The shorter side after resizing; None to leave the size alone.
+        resize: The shorter side after resizing (both, if `squash`); None to leave the size alone.
         crop: The side of the square cut out of the centre; None for the whole image.
         mean: Subtracted after scaling to [0, 1]; three numbers for RGB, one for a grey network.
         std: What is divided by, as many numbers.
         interpolation: "nearest", "bilinear", "bicubic", "lanczos" or "box".
+        squash: Whether both sides are resized to `resize`, whatever the image's shape. Without
+            `resize` nothing is squashed either.
+        crop_rounding: How half of an odd margin around the crop is rounded: "even" (to the nearest
+            even number, as torchvision and timm do) or "down" (as transformers does).
 
     Example:
         >>> import numpy as np
@@ -56,6 +65,8 @@ class Preprocess:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str = "bilinear"
+    squash: bool = False
+    crop_rounding: str = "even"
 
     def __post_init__(self) -> None:
         for name, side in (("resize", self.resize), ("crop", self.crop)):
@@ -80,6 +91,16 @@ class Preprocess:
                 f"interpolation must be one of {', '.join(INTERPOLATIONS)}; got "
                 f"{self.interpolation!r}"
             )
+        self._check_shape()
+
+    def _check_shape(self) -> None:
+        if not isinstance(self.squash, bool):
+            raise InputError(f"squash must be true or false, got {self.squash!r}")
+        if self.crop_rounding not in CROP_ROUNDINGS:
+            raise InputError(
+                f"crop_rounding must be one of {', '.join(CROP_ROUNDINGS)}; got "
+                f"{self.crop_rounding!r}"
+            )
 
     # ------------------------------------------------------------------- images
 
@@ -95,22 +116,26 @@ class Preprocess:
 
     def _resized(self, image: Image.Image, side: int) -> Image.Image:
         width, height = image.size
+        method = INTERPOLATIONS[self.interpolation]
+        if self.squash:
+            check_pixels(side, side)
+            return image.resize((side, side), method)
         shorter, longer = min(width, height), max(width, height)
         if shorter == side:
             return image
         long_side = int(side * longer / shorter)
         check_pixels(side, long_side)  # a thin strip can grow into a bomb
         size = (side, long_side) if width <= height else (long_side, side)
-        return image.resize(size, INTERPOLATIONS[self.interpolation])
+        return image.resize(size, method)
 
-    @staticmethod
-    def _cropped(image: Image.Image, side: int) -> Image.Image:
+    def _cropped(self, image: Image.Image, side: int) -> Image.Image:
         width, height = image.size
         if min(width, height) < side:
             raise DataError(
                 f"the image is {width} × {height}, smaller than the crop of {side}: set resize"
             )
-        left, top = round((width - side) / 2), round((height - side) / 2)
+        half = CROP_ROUNDINGS[self.crop_rounding]
+        left, top = half(width - side), half(height - side)
         return image.crop((left, top, left + side, top + side))
 
     def normalise(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -122,22 +147,28 @@ class Preprocess:
     # -------------------------------------------------------------------- header
 
     def to_json(self) -> dict[str, Any]:
-        """Ready for a JSON header."""
-        return asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
+        """Ready for a JSON header.
+
+        Fields that came later are left out where they say nothing new: files and fingerprints
+        stay as they were.
+        """
+        values = asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
+        return {k: v for k, v in values.items() if k not in _LATER or v != _LATER[k]}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Preprocess":
-        """What `to_json` gave.
+        """What `to_json` gave, in this release or an older one.
 
         Example:
             >>> a = Preprocess(None, None, (0.5,), (0.5,))
             >>> Preprocess.from_json(a.to_json()) == a
             True
         """
-        expected = set(Preprocess.__dataclass_fields__)
-        if not isinstance(values, Mapping) or set(values) != expected:
+        known = set(Preprocess.__dataclass_fields__)
+        given = set(values) if isinstance(values, Mapping) else set()
+        if not known - set(_LATER) <= given <= known:
             raise InputError(
-                f"a preprocess has the fields {', '.join(sorted(expected))}; got {values!r}"
+                f"a preprocess has the fields {', '.join(sorted(known))}; got {values!r}"
             )
         numbers = {key: tuple(float(v) for v in values[key]) for key in ("mean", "std")}
         return Preprocess(**{**values, **numbers})
@@ -146,3 +177,7 @@ class Preprocess:
     def fingerprint(self) -> str:
         """SHA-256 of all that decides the pixels."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+
+
+# Fields that the first detector files do not have, and what these mean.
+_LATER = {name: getattr(Preprocess, name) for name in ("squash", "crop_rounding")}

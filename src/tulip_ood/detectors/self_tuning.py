@@ -216,7 +216,13 @@ def tune(
             for name, part in outside.items()
         }
         found += candidates(
-            inside_passes[epsilon], outside_passes, task, score, space, sqrt_outputs=sqrt_outputs
+            inside_passes[epsilon],
+            outside_passes,
+            task,
+            score,
+            space,
+            sqrt_outputs=sqrt_outputs,
+            device=perturbation.network.device,
         )
     ranked = best_first(found, by)
     if perturbation.network.device.type == "cpu":

@@ -16,6 +16,7 @@ from tulip_ood.detectors.envelope_fit import measure, score_stretched
 from tulip_ood.detectors.recipes import PAPER_J_SCALINGS, Recipe, Setting
 from tulip_ood.detectors.shaping import SHAPINGS, make_shaping
 from tulip_ood.errors import InputError
+from tulip_ood.network.features import Head
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics import calibration, metrics
 from tulip_ood.numerics.tasks import Regression, Task
@@ -178,6 +179,7 @@ def candidates(
     space: SearchSpace,
     *,
     sqrt_outputs: bool,
+    device: torch.device | None = None,
 ) -> list[Candidate]:
     """Every setting of the space at the ε of these passes, with its AUROCs.
 
@@ -188,6 +190,8 @@ def candidates(
         score: The score that will be used.
         space: What is tried; its `epsilon` is passed over, `inside` has one.
         sqrt_outputs: Whether the drift is multiplied by √o.
+        device: Where the arithmetic is done; some thousand likelihoods and scores take long on
+            a CPU where there are many classes.
 
     Example:
         >>> from tulip_ood.network.perturbation import PassSettings
@@ -205,13 +209,48 @@ def candidates(
         [0.0, 1.0]
     """
     found: list[Candidate] = []
+    plain = [_moved(part, device) for part in (inside, *outside.values())]
     for spec in space.shaping or (None,):
-        parts = [inside, *outside.values()]
+        parts = plain
         if spec is not None:
-            shaping = make_shaping(spec).learned(inside.need_features())
-            parts = [part.reshaped(shaping) for part in parts]
-        found += _unshaped(parts, list(outside), task, score, space, sqrt_outputs, spec)
+            shaping = make_shaping(spec).learned(plain[0].need_features())
+            parts = [part.reshaped(shaping) for part in plain]
+        wide = [_widened(part) for part in parts]
+        found += _unshaped(wide, list(outside), task, score, space, sqrt_outputs, spec)
     return found
+
+
+def _moved(passes: Passes, device: torch.device | None) -> Passes:
+    """The same passes on another device."""
+    if device is None or device.type != "cuda":  # others may lack float64
+        return passes
+
+    def there(t: Tensor | None) -> Tensor | None:
+        return None if t is None else t.to(device)
+
+    return replace(
+        passes,
+        base=passes.base.to(device),
+        noisy=passes.noisy.to(device),
+        drift=there(passes.drift),
+        features=there(passes.features),
+        labels=there(passes.labels),
+        noisy_features=there(passes.noisy_features),
+        drift_features=there(passes.drift_features),
+        heads=tuple(Head(*(part.to(device) for part in head)) for head in passes.heads),
+        extras={},
+    )
+
+
+def _widened(passes: Passes) -> Passes:
+    """Logits in float64 once, rather than again for every candidate."""
+    drift = None if passes.drift is None else passes.drift.to(torch.float64)
+    return replace(
+        passes,
+        base=passes.base.to(torch.float64),
+        noisy=passes.noisy.to(torch.float64),
+        drift=drift,
+    )
 
 
 def _unshaped(
@@ -306,8 +345,9 @@ def scores_of(
 def _candidate(
     setting: Setting, j: float, names: Sequence[str], scores: Sequence[Tensor]
 ) -> Candidate:
+    inside = scores[0].cpu()
     aurocs = {
-        name: metrics.auroc(scores[0], outside)
+        name: metrics.auroc(inside, outside.cpu())
         for name, outside in zip(names, scores[1:], strict=True)
     }
     return Candidate(setting, j, aurocs)

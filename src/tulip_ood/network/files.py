@@ -1,6 +1,7 @@
 """Files that appear whole or not at all, with the permissions that the user's umask gives."""
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def appear(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Non
         )
     if target.is_dir():
         raise InputError(f"{target} cannot be written: it is a folder. Name a file in it")
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    mine = f"{os.getpid()}-{threading.get_native_id()}"
+    partial = target.with_name(f"{target.name}.{mine}.partial")
     try:
         partial.touch()
         mode = partial.stat().st_mode

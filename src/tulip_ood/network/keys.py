@@ -20,7 +20,7 @@ from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows
 from tulip_ood.version import __version__
 
-__all__ = ["content_key"]
+__all__ = ["content_key", "noise_identity"]
 
 
 def content_key(
@@ -58,7 +58,7 @@ def content_key(
     parts = {
         "version": __version__,
         "network": _network(perturbation.network),
-        "noise": _noise(perturbation, settings),
+        "noise": noise_identity(perturbation, settings),
         "noisy_features": noisy_features and settings.n_samples > 0,
         "extras": sorted(extras),
         "rows": _rows(source, labels, positions),
@@ -82,12 +82,24 @@ def _network(network: Network) -> dict[str, Any]:
     }
 
 
-def _noise(perturbation: Perturbation, settings: PassSettings) -> dict[str, Any] | None:
-    """What noisy and drift passes depend on; None where there are none."""
+def noise_identity(perturbation: Perturbation, settings: PassSettings) -> dict[str, Any] | None:
+    """What noisy and drift passes depend on beside the network; None where there are none.
+
+    Example:
+        >>> import torch
+        >>> from tulip_ood.network.initial_mean import InitialMean
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(2, 2), make_task("classification"))
+        >>> settings = PassSettings(0.01, n_samples=2)
+        >>> noisy = Perturbation(network, {"weight": 1.0}, InitialMean({}, ()), settings)
+        >>> noise_identity(noisy, settings)["epsilon"]
+        0.01
+    """
     if not settings.n_samples:
         return None
     names = perturbation.network.noise_names
-    parts = {
+    parts: dict[str, Any] = {
+        "kind": type(perturbation).__name__,
         "epsilon": settings.epsilon,
         "n_samples": settings.n_samples,
         "antithetic": settings.antithetic and settings.n_samples > 1,

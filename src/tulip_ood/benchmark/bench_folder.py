@@ -1,0 +1,194 @@
+"""The folder of a benchmark: what was fitted, every score, cached passes.
+
+    bench.json                    which sets, with digests of their rows
+    cells/KEY.json                one fitted method on one network; KEY hashes all that decides it
+    cells/KEY.safetensors         the detector itself, until all of its sets are scored
+    scores/NETWORK/SET/*.safetensors   scores of a piece of a set, of several cells
+    passes/                       passes by content
+
+Every file appears whole or not at all and is never changed: a run that was killed goes on where it
+stopped, and two runs into one folder at worst do the same work twice.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from tulip_ood.errors import DataError
+from tulip_ood.network.files import appear, save_tensors
+
+__all__ = ["BenchFolder"]
+
+FORMAT = "tulip-bench-1"
+
+
+class BenchFolder:
+    """Reads and writes the folder of one benchmark.
+
+    Args:
+        path: The folder; made when it is claimed.
+
+    Example:
+        >>> import tempfile, torch
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     folder = BenchFolder(Path(place))
+        ...     folder.claim({"id_set": "cifar10", "limit": None}, {"svhn": {"digest": "d"}})
+        ...     folder.write_scores("net", "svhn", 0, {"cell": {"score": torch.ones(2)}})
+        ...     folder.scored("net", "svhn")
+        {0: {'cell'}}
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known: dict[Path, frozenset[str]] = {}  # files never change
+
+    # ------------------------------------------------------------------- identity
+
+    def claim(self, identity: Mapping[str, Any], sets: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take up the folder for a benchmark, or refuse if another one lives there.
+
+        Args:
+            identity: What must be the same for all that is in the folder.
+            sets: The sets with a `digest` of their rows; others may be there already.
+        """
+        known: dict[str, Any] = {}
+        if self._note.exists():
+            there = self.about()
+            mine = json.loads(json.dumps(identity))
+            if there["identity"] != mine:
+                differ = [k for k in mine if there["identity"].get(k) != mine[k]]
+                raise DataError(
+                    f"{self.path} holds another benchmark ({', '.join(differ)} differ): write to "
+                    f"another folder"
+                )
+            known = there["sets"]
+            for name, each in sets.items():
+                if name in known and known[name]["digest"] != each["digest"]:
+                    raise DataError(
+                        f"{self.path} was made with other images of {name}: write to another folder"
+                    )
+        elif self.path.exists() and any(self._foreign()):
+            raise DataError(f"{self.path} is not empty and no benchmark: write to another folder")
+        whole = {"format": FORMAT, "identity": dict(identity), "sets": {**known, **sets}}
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self._note.exists() or self.about() != json.loads(json.dumps(whole)):
+            self._write_json(self._note, whole)
+
+    def _foreign(self) -> Iterator[Path]:
+        """What lies there, but for a note that another run is just writing."""
+        return (p for p in self.path.iterdir() if not p.name.endswith(".partial"))
+
+    def about(self) -> dict[str, Any]:
+        """What `claim` wrote."""
+        try:
+            found = json.loads(self._note.read_text())
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{self.path} holds no benchmark: {self._note.name}: {error}"
+            ) from error
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise DataError(f"{self._note} is not of this release's format ({FORMAT})")
+        return found
+
+    @property
+    def _note(self) -> Path:
+        return self.path / "bench.json"
+
+    # ---------------------------------------------------------------------- cells
+
+    def cell(self, key: str) -> dict[str, Any] | None:
+        """What is known of a cell, or None."""
+        try:
+            found = json.loads(self._cell(key).read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def cells(self) -> dict[str, dict[str, Any]]:
+        """All cells by key, sorted."""
+        found = {}
+        for path in sorted((self.path / "cells").glob("*.json")):
+            cell = self.cell(path.stem)
+            if cell is not None:
+                found[path.stem] = cell
+        return found
+
+    def write_cell(self, key: str, cell: Mapping[str, Any]) -> None:
+        """Note a cell."""
+        self._cell(key).parent.mkdir(exist_ok=True)
+        self._write_json(self._cell(key), cell)
+
+    def detector_file(self, key: str) -> Path:
+        """Where a cell's detector lies while it is needed."""
+        (self.path / "cells").mkdir(exist_ok=True)
+        return self.path / "cells" / f"{key}.safetensors"
+
+    def _cell(self, key: str) -> Path:
+        return self.path / "cells" / f"{key}.json"
+
+    @staticmethod
+    def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+        text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
+        appear(path, lambda partial: partial.write_text(text + "\n", encoding="utf-8"))
+
+    # --------------------------------------------------------------------- scores
+
+    def write_scores(
+        self, network: str, name: str, first: int, columns: Mapping[str, Mapping[str, Tensor]]
+    ) -> None:
+        """Keep what several cells said of a piece of a set that begins at row `first`."""
+        if not columns:
+            return
+        folder = self._place(network, name)
+        folder.mkdir(parents=True, exist_ok=True)
+        cells = sorted(columns)
+        tag = hashlib.sha256(" ".join(cells).encode()).hexdigest()[:12]
+        tensors = {f"{c}.{column}": t for c in cells for column, t in columns[c].items()}
+        path = folder / f"{first:09d}-{tag}.safetensors"
+        save_tensors(path, tensors, {"cells": json.dumps(cells)})
+
+    def scored(self, network: str, name: str) -> dict[int, set[str]]:
+        """Which cells have scored which pieces of a set; damaged files are removed."""
+        found: dict[int, set[str]] = {}
+        for path in self._pieces(network, name):
+            cells = self._cells_in(path)
+            found.setdefault(int(path.name[:9]), set()).update(cells)
+        return found
+
+    def scores(self, network: str, name: str, cells: Iterable[str]) -> dict[str, dict[int, Any]]:
+        """Every column of some cells on a set: cell → first row of the piece → column → values."""
+        wanted = set(cells)
+        found: dict[str, dict[int, dict[str, Tensor]]] = {cell: {} for cell in wanted}
+        for path in self._pieces(network, name):
+            first = int(path.name[:9])
+            here = {cell for cell in self._cells_in(path) & wanted if first not in found[cell]}
+            if not here:
+                continue
+            with safe_open(path, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118
+                    cell, _, column = key.partition(".")
+                    if cell in here:
+                        found[cell].setdefault(first, {})[column] = file.get_tensor(key)
+        return found
+
+    def _place(self, network: str, name: str) -> Path:
+        return self.path / "scores" / network / name
+
+    def _pieces(self, network: str, name: str) -> list[Path]:
+        return sorted(self._place(network, name).glob("*.safetensors"))
+
+    def _cells_in(self, path: Path) -> frozenset[str]:
+        if path not in self._known:
+            try:
+                with safe_open(path, framework="pt") as file:
+                    cells = json.loads((file.metadata() or {})["cells"])
+                self._known[path] = frozenset(cells)
+            except (SafetensorError, OSError, ValueError, KeyError):
+                path.unlink(missing_ok=True)
+                return frozenset()
+        return self._known[path]

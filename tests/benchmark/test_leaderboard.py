@@ -1,0 +1,49 @@
+"""Rows of a leaderboard."""
+
+import csv
+import io
+from dataclasses import replace
+
+from tulip_ood.benchmark.leaderboard import leaderboard_csv
+from tulip_ood.benchmark.pooled import pool
+from tulip_ood.benchmark.runs import Benchmark
+
+from .synthetic import benchmark
+
+
+def rows_of(made: Benchmark) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(leaderboard_csv(made))))
+
+
+def test_one_line_for_each_method_and_track() -> None:
+    made = benchmark(tracks=["val", "train"])
+    rows = rows_of(made)
+    assert [(row["method"], row["training data"]) for row in rows] == [
+        (name, answer) for answer in ("no", "yes") for name in ("ent", "msp", "tulip")
+    ]
+    assert {row["fitted on"] for row in rows} == {"1000", "50000"}
+    pooled = pool(made, "val", resamples=2)
+    mean, spread = (100 * f("tulip", "near", "auroc") for f in (pooled.mean, pooled.spread))
+    assert rows[2]["near AUROC"] == f"{mean:.2f} ± {spread:.2f}"
+    assert rows[2]["texture AUROC"]
+    assert rows[2]["ID accuracy"]
+
+
+def test_a_yardstick_on_both_tracks_has_one_line() -> None:
+    made = benchmark(strength={"ent": 1.0})
+    both = made.runs + tuple(replace(run, track="train") for run in made.runs)
+    assert len(rows_of(Benchmark("cifar10", both, made.sets))) == 1
+
+
+def test_stand_ins_are_named_in_every_line() -> None:
+    for row in rows_of(benchmark()):
+        assert (
+            "texture: ten of 47 DTD classes, 32 px (40 images)"
+            in row["sets that are not the published ones"]
+        )
+
+
+def test_one_network_has_no_spread() -> None:
+    row = rows_of(benchmark(networks=["s0"]))[0]
+    assert row["networks"] == "1"
+    assert "±" not in row["near AUROC"]
