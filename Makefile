@@ -40,12 +40,10 @@ test: $(VENV)/.dev ## Everything that continuous integration checks
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
 .PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
-.PHONY: evidence-methods evidence-memory evidence-parity evidence-networks
+.PHONY: evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 DATA ?= sets.npz
-TRAIN ?= train.npz
 CHECKPOINT ?= checkpoint.safetensors
-TUNE ?= ood
-METHODS ?= all
+LIMIT ?= 3000
 
 evidence-demo: $(VENV)/.dev ## The demo with five seeds
 	$(VENV)/bin/python benchmarks/demo/run.py
@@ -60,10 +58,18 @@ evidence-tuning: ## What self-tuning chooses and costs (DATA=…npz CHECKPOINT=�
 	PYTHONPATH=src $(PYTHON) benchmarks/tuning/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
 		--out "benchmarks/tuning/result-$(NAME).json"
 
-evidence-methods: ## Every method, both tracks (DATA=… TRAIN=… CHECKPOINT=… METHODS=all TUNE=ood NAME=s1-all)
-	PYTHONPATH=src $(PYTHON) benchmarks/methods/run.py --data "$(DATA)" --train "$(TRAIN)" \
-		--checkpoint "$(CHECKPOINT)" --methods "$(METHODS)" --tune "$(TUNE)" --far-limit 2000 \
-		--out "benchmarks/methods/result-$(NAME).json"
+evidence-bench: ## The CIFAR tables (DATA=root NETWORKS="a b c" NAME=cifar10 OUT=folder LIMIT=3000), needs a GPU
+	PYTHONPATH=src $(PYTHON) benchmarks/openood/run.py "$(NAME)" --data "$(DATA)" \
+		--checkpoint $(NETWORKS) --methods "$$(cat benchmarks/openood/methods.txt)" \
+		--track val train --limit $(LIMIT) --batch-size 1024 --out "$(OUT)"
+	$(PYTHON) benchmarks/openood/publish.py "$(OUT)" "benchmarks/results/$(NAME)" \
+		--command "make evidence-bench NAME=$(NAME) LIMIT=$(LIMIT)"
+
+evidence-imagenet: $(VENV)/.dev ## The runner on 50,000 images as large as ImageNet's (4 GB in /tmp meanwhile)
+	$(VENV)/bin/python benchmarks/imagenet/run.py
+
+evidence-adapters: ## Our detectors evaluated by other libraries (PYTHON=… OPENOOD=…; see benchmarks/adapters/run.py)
+	$(PYTHON) benchmarks/adapters/run.py --openood "$(OPENOOD)"
 
 evidence-memory: $(VENV)/.dev ## Peak memory of learning from ever more features
 	$(VENV)/bin/python benchmarks/memory/run.py

@@ -9,9 +9,14 @@ what this script would write.
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from statistics import mean
+from statistics import mean, pstdev
 from typing import Any
+
+import pyarrow.parquet as pq
+
+from tulip_ood.benchmark.published import FITTED_ON_TRAINING_DATA, known_for
 
 HERE = Path(__file__).parent
 DOCUMENTS = ("README.md", "docs/*.md")
@@ -77,69 +82,124 @@ def cifar() -> str:
     return table(head, [row(name) for name in names])
 
 
-PUBLISHED = {  # OpenOOD v1.5 leaderboard, CIFAR-10, near / far AUROC
-    "msp": (88.03, 90.73),
-    "ent": (88.12, 90.84),
-    "mls": (87.52, 91.10),
-    "ebo": (87.58, 91.21),
-    "odin": (82.87, 87.96),
-    "gen": (88.20, 91.35),
-    "react": (87.11, 90.42),
-    "ash-b": (75.27, 78.49),
-    "scale": (82.55, 86.39),
-    "vim": (88.68, 93.48),
-    "knn": (90.64, 92.96),
-    "mds": (84.20, 89.72),
-    "rmds": (89.80, 92.20),
-    "gradnorm": (54.90, 57.55),
-    "rankfeat": (79.46, 75.87),
-    "tempscale": (88.09, 90.97),
+# Names in the documents for what `tulip bench` calls by its settings.
+LABELS = {
+    "tulip": "**tulip**",
+    "tulip[recipe=balanced]": "tulip, `balanced`",
+    "tulip[lam=0,recipe=balanced]": "tulip, `balanced`, λ = 0",
+    "tulip-norm[recipe=balanced]": "tulip, `balanced`, D := ‖f(z)‖",
+    "tulip[recipe=paper]": "tulip, `paper`",
+    "tulip[recipe=paper,tune=ood]": "tulip, `paper`, J_scaling searched on TIN",
 }
-NEEDS_DATA = ("mds", "mds++", "rmds", "rmds++", "vim", "knn", "fdbd", "nnguide", "gram", "weiper")
+Numbers = dict[str, dict[str, float]]  # by method and network
 
 
-def _methods(track: str) -> str:
-    """All methods of one track, mean over networks; later files replace what earlier ones have."""
-    found: dict[str, dict[str, tuple[float, float, float, float]]] = {}
-    for part in ("base", "more", "mahalanobis"):
-        for path in sorted((HERE / "methods").glob(f"result-*-{part}.json")):
-            run = json.loads(path.read_text())
-            for name, result in run["tracks"].get(track, {"methods": {}})["methods"].items():
-                if name == "ent" and part != "base":
-                    continue  # there as a yardstick, of fewer images
-                near, far = result["near"], result["far"]
-                found.setdefault(name, {})[run["network"]] = (
-                    100 * near["auroc"],
-                    100 * far["auroc"],
-                    100 * near["id_flagged_at_95_ood"],
-                    1000 * result["aurc"],
-                )
-    means = {
-        name: [mean(column) for column in zip(*runs.values(), strict=True)]
-        for name, runs in found.items()
-    }
+@cache
+def results(name: str) -> list[dict[str, Any]]:
+    """The rows of a benchmark's results."""
+    rows: list[dict[str, Any]] = pq.read_table(HERE / "results" / name / "results.parquet").to_pylist()
+    return rows
+
+
+def numbers(name: str, track: str, metric: str, group: str, ood_set: str | None) -> Numbers:
+    found: Numbers = {}
+    for row in results(name):
+        where = (row["track"], row["metric"], row["group"], row["ood_set"])
+        if where == (track, metric, group, ood_set):
+            found.setdefault(row["method"], {})[row["network"]] = row["value"]
+    most = max(map(len, found.values()))
+    return {method: values for method, values in found.items() if len(values) == most}
+
+
+def spread(values: dict[str, float], factor: float = 100, digits: int = 2) -> str:
+    own = [factor * value for value in values.values()]
+    if len(own) == 1:
+        return f"{own[0]:.{digits}f}"
+    return f"{mean(own):.{digits}f} ± {pstdev(own):.{digits}f}"
+
+
+def bench(name: str, track: str) -> str:
+    """All methods of one track, mean and deviation over networks, the best near AUROC first."""
+    near, far = (numbers(name, track, "auroc", group, None) for group in ("near", "far"))
+    flagged = numbers(name, track, "id_flagged_at_95_ood", "near", None)
+    aurc = numbers(name, track, "aurc", "id", "")
+    id_set = results(name)[0]["id_set"]
     rows = []
-    for name, (near, far, flagged, aurc) in sorted(means.items(), key=lambda item: -item[1][0]):
-        theirs = PUBLISHED.get(name)
-        if theirs is not None and track == "val" and name in NEEDS_DATA:
-            theirs = None  # published on the other track
-        shown = "" if theirs is None else f"{theirs[0]:.2f} / {theirs[1]:.2f}"
-        gap = "" if theirs is None else f"{near - theirs[0]:+.2f}"
-        bold = f"**{name}**" if name == "tulip" else name
-        cells = [f"{near:.2f} / {far:.2f}", f"{flagged:.1f}", f"{aurc:.2f}", shown, gap]
-        rows.append([bold, *cells])
-    head = ["method", "near / far AUROC", "near FPR@95 ↓", "AURC ×10³ ↓", "published", "near gap"]
+    for method in sorted(near, key=lambda m: -mean(near[m].values())):
+        known = known_for(id_set, method)
+        if known is not None and (
+            not known.same or (track == "val" and method in FITTED_ON_TRAINING_DATA)
+        ):
+            known = None  # published for another recipe, or on the other track
+        gap, shown = "", ""
+        if known is not None:
+            shown = f"{known.numbers['near']:.2f} / {known.numbers['far']:.2f}"
+            gap = f"{100 * mean(near[method].values()) - known.numbers['near']:+.2f}"
+        rows.append(
+            [
+                LABELS.get(method, method),
+                spread(near[method]),
+                spread(far[method]),
+                spread(flagged[method], digits=1),
+                spread(aurc[method], 1000),
+                shown,
+                gap,
+            ]
+        )
+    head = ["method", "near AUROC", "far AUROC", "near FPR@95 ↓", "AURC ×10³ ↓", "published", "gap"]
     return table(head, rows)
 
 
-def methods_val() -> str:
-    """The validation track."""
-    return _methods("val")
+def networks() -> str:
+    """The trained networks."""
+    rows = [
+        [n["network"], n["best_epoch"], f"{100 * n['accuracy']:.2f}"]
+        for n in read("training/result.json")["networks"]
+    ]
+    return table(["network", "best of 100 epochs", "test accuracy, %"], rows)
 
 
-def methods_train() -> str:
-    """The train track."""
-    return _methods("train")
+STEPS = (
+    "ent",
+    "noise",
+    "tulip[lam=0,recipe=balanced]",
+    "tulip-norm[recipe=balanced]",
+    "tulip[recipe=balanced]",
+    "tulip",
+    "tulip+react",
+    "tulip+scale",
+    "tulip&knn",
+    "tulip[recipe=paper]",
+    "tulip[recipe=paper,tune=ood]",
+)
+
+
+def steps() -> str:
+    """What each step brings, on both ID sets."""
+    names = ("cifar10", "cifar100")
+    cells: dict[str, list[str]] = {method: [] for method in STEPS}
+    for name in names:
+        near, far = (numbers(name, "val", "auroc", group, None) for group in ("near", "far"))
+        aurc = numbers(name, "val", "aurc", "id", "")
+        for method in STEPS:
+            if method not in near:
+                cells[method] += ["", ""]
+                continue
+            pair = " / ".join(f"{100 * mean(part[method].values()):.2f}" for part in (near, far))
+            cells[method] += [pair, f"{1000 * mean(aurc[method].values()):.2f}"]
+    head = ["near / far AUROC", "CIFAR-10", "AURC ↓", "CIFAR-100", "AURC ↓"]
+    return table(head, [[LABELS.get(method, method), *cells[method]] for method in STEPS])
+
+
+def shift() -> str:
+    """Right answers refused on shifted ID images."""
+    methods = ("msp", "ent", "ebo", "scale", "knn", "gram", "ensemble", "noise", "tulip")
+    right = numbers("cifar10", "val", "correct_refused", "shifted", "cifar10c")
+    inside = numbers("cifar10", "val", "false_alarms", "id", "")
+    rows = [
+        [LABELS.get(m, m), spread(inside[m], digits=1), spread(right[m], digits=1)] for m in methods
+    ]
+    return table(["method", "ID test refused, %", "right and refused, %"], rows)
 
 
 def parity() -> str:
@@ -156,8 +216,13 @@ def parity() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "cifar": cifar,
-    "methods-val": methods_val,
-    "methods-train": methods_train,
+    "cifar10-val": lambda: bench("cifar10", "val"),
+    "cifar10-train": lambda: bench("cifar10", "train"),
+    "cifar10-dropout": lambda: bench("cifar10-dropout", "val"),
+    "cifar100-val": lambda: bench("cifar100", "val"),
+    "networks": networks,
+    "steps": steps,
+    "shift": shift,
     "parity": parity,
 }
 

@@ -17,12 +17,17 @@ ORDER = [
     "data",
     "models",
     "benchmark",
+    "theory",
+    "adapters",
+    "figures",
     "report",
     "demo",
     "cli",
 ]
 # `shifts` stands beside `network`: neither knows of the other.
 FORBIDDEN = {("shifts", "network"), ("network", "shifts")}
+# `theory` stands on `numerics` alone.
+FORBIDDEN |= {("theory", room) for room in ORDER[ORDER.index("network") : ORDER.index("theory")]}
 
 
 def imports(path: Path) -> set[str]:

@@ -11,14 +11,16 @@ keeps every input: `kept_mb` is what it has learned. NNGuide keeps 1 %.
 
 import argparse
 import json
-import platform
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measuring import alone, machine, memory, restart_peak
+
 COUNTS = (20_000, 80_000, 320_000)
 WIDTH, CLASSES, BATCH = 512, 10, 1000
+THREADS = 1
 METHODS = ("mds", "rmds", "vim", "fdbd", "knn", "nnguide")
 FLAT = ("mds", "rmds", "vim", "fdbd")
 # Flat: between the two largest numbers of inputs, memory grows by less than this share of what
@@ -37,16 +39,14 @@ def main() -> None:
     rows = []
     for method in METHODS:
         for n in COUNTS:
-            command = [sys.executable, __file__, "--one", method, str(n)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            rows.append(json.loads(done.stdout))
+            rows.append(alone(__file__, "--one", method, n))
             print(
                 "{method:8} {n:7} inputs {features_mb:5} MB of features: peak {peak_mb:5} MB, "
                 "kept {kept_mb:5} MB, {seconds:5.1f} s".format(**rows[-1])
             )
     flat = {method: is_flat(rows, method) for method in METHODS}
     held = all(flat[method] for method in FLAT)
-    result = {"machine": machine(), "features": WIDTH, "flat": flat, "held": held}
+    result = {"machine": machine(threads=THREADS), "features": WIDTH, "flat": flat, "held": held}
     options.out.write_text(json.dumps({**result, "rows": rows}, indent=1) + "\n")
     print(f"flat for {', '.join(FLAT)}: {'yes' if held else 'NO'}")
     sys.exit(0 if held else 1)
@@ -76,7 +76,7 @@ def measure(method: str, n: int) -> dict[str, object]:
     from tulip_ood.network.passes import Passes
     from tulip_ood.network.perturbation import PassSettings
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
     kinds = {kind.name: kind for kind in (MDS, RMDS, ViM, FDBD, KNN, NNGuide)}
     generator = torch.Generator().manual_seed(0)
     layer = torch.nn.Linear(WIDTH, CLASSES)
@@ -96,8 +96,7 @@ def measure(method: str, n: int) -> dict[str, object]:
     warm.add(batch())
     del warm
     learner = kinds[method](layer)._learner()
-    before = memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the highest mark begins again here
+    before = restart_peak()
     start = time.perf_counter()
     for _ in range(n // BATCH):
         learner.add(batch())
@@ -120,29 +119,6 @@ def size(value: object) -> int:
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     return sum(size(inner) for inner in vars(value).values()) if hasattr(value, "__dict__") else 0
-
-
-def memory(field: str) -> float:
-    """MB (2^20 bytes) of this process, from /proc."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
-
-
-def machine() -> dict[str, object]:
-    import torch
-
-    model = ""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-    return {
-        "cpu": model,
-        "threads": 1,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
 
 
 if __name__ == "__main__":

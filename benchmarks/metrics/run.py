@@ -9,14 +9,16 @@ interpreter, torch and the scores included. The goal is 1 GB and 20 s.
 
 import argparse
 import json
-import platform
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measuring import alone, machine, memory, restart_peak
+
 N = 10_000_000
 LIMIT_MB, LIMIT_S = 1024, 20
+THREADS = 2
 ID_AND_OOD = (
     "auroc",
     "aupr_in",
@@ -40,12 +42,15 @@ def main() -> None:
     rows = []
     for metric in (*ID_AND_OOD, *ID_ALONE):
         for scores in ("distinct", "tied"):
-            command = [sys.executable, __file__, "--one", metric, scores, "--n", str(options.n)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            rows.append(json.loads(done.stdout))
+            rows.append(alone(__file__, "--one", metric, scores, "--n", options.n))
             print("{metric:22} {scores:9} {seconds:6.2f} s {memory_mb:6} MB".format(**rows[-1]))
     held = all(r["seconds"] <= LIMIT_S and r["process_mb"] <= LIMIT_MB for r in rows)
-    result = {"machine": machine(), "limit_s": LIMIT_S, "limit_mb": LIMIT_MB, "held": held}
+    result = {
+        "machine": machine(threads=THREADS),
+        "limit_s": LIMIT_S,
+        "limit_mb": LIMIT_MB,
+        "held": held,
+    }
     options.out.write_text(json.dumps({**result, "rows": rows}, indent=1) + "\n")
     print(f"within {LIMIT_S} s and {LIMIT_MB} MB (the whole process): {'yes' if held else 'NO'}")
     sys.exit(0 if held else 1)
@@ -57,7 +62,7 @@ def measure(metric: str, scores: str, n: int) -> dict[str, object]:
 
     from tulip_ood.numerics import metrics
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(THREADS)
     generator = torch.Generator().manual_seed(0)
 
     def draw(centre: float) -> torch.Tensor:
@@ -70,8 +75,7 @@ def measure(metric: str, scores: str, n: int) -> dict[str, object]:
         unsure = draw(0.0)
         wrong = torch.empty(n, dtype=torch.float64).uniform_(generator=generator) < 0.1
         arguments = (unsure.sigmoid_() if metric in ("ece", "reliability") else unsure), wrong
-    held = memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the highest mark begins again here
+    held = restart_peak()
     start = time.perf_counter()
     value = getattr(metrics, metric)(*arguments)
     seconds = time.perf_counter() - start
@@ -84,29 +88,6 @@ def measure(metric: str, scores: str, n: int) -> dict[str, object]:
         "memory_mb": round(peak - held),
         "process_mb": round(peak),
         "value": value if isinstance(value, float) else None,
-    }
-
-
-def memory(field: str) -> float:
-    """MB (2^20 bytes) of this process, from /proc."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
-
-
-def machine() -> dict[str, object]:
-    import torch
-
-    model = ""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-    return {
-        "cpu": model,
-        "threads": 2,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
     }
 
 

@@ -322,8 +322,8 @@ def test_wrong_use(root: Path, networks: list[BenchNetwork], tmp_path: Path) -> 
     (tmp_path / "full" / "thesis.tex").touch()
     with pytest.raises(DataError, match="not empty and no benchmark"):
         run(root, networks, tmp_path / "full", methods="msp")
-    found = run(root, networks[:1], tmp_path / "out", methods="msp[colour=red]")
-    assert "settings of msp[colour=red]" in found.skipped["msp[colour=red] (val)"]
+    with pytest.raises(InputError, match=r"settings of msp\[colour=red\]"):
+        run(root, networks[:1], tmp_path / "out", methods="msp[colour=red]")
     for word, reason in (
         ("tulip[recipe", "is no method"),
         ("msp[recipe=paper]", "only TULiP"),

@@ -152,7 +152,8 @@ def test_it_is_json(found: Compared) -> None:
     shown = json.loads(json.dumps(found.to_dict()))
     assert set(shown["tracks"]) == {"val", "train"}
     assert shown["n_train"] == 600
-    assert "auroc" in shown["against_entropy"]["val"]["tulip"]
+    assert shown["yardstick"] == "ent"
+    assert "auroc" in shown["against"]["val"]["tulip"]
 
 
 def test_what_cannot_be_run_is_listed_with_the_reason(vectors: Any) -> None:
@@ -218,7 +219,7 @@ def test_what_makes_no_sense_is_refused(vectors: Any) -> None:
         ({"ensemble": [vectors.model], "methods": ["msp"]}, "not asked for"),
     ):
         with pytest.raises(InputError, match=words):
-            tulip_ood.compare(vectors.model, **{**given, **wrong})
+            tulip_ood.compare(vectors.model, **{**given, "methods": ["msp"], **wrong})
         given = data(vectors)
 
 
@@ -332,3 +333,15 @@ def test_what_was_dropped_counts_in_the_threshold(vectors: Any) -> None:
         alone = tulip_ood.detectors.MSP(vectors.model).fit([(bad, y)])
     assert found.val.methods["msp"].threshold == alone.threshold.value
     assert found.detectors["msp"].engine.inputs == alone.engine.inputs
+
+
+def test_inputs_that_were_tuned_on_are_no_test(vectors: Any) -> None:
+    given = {**data(vectors), "tune": batches(vectors.ood[:50])}
+    found = tulip_ood.compare(vectors.model, **given, methods=["gen"])
+    assert found.tuned_on == found.to_dict()["tuned_on"] == {"far": 50}
+    assert "50 of the 300 inputs of the OOD set far were tuned on as well" in str(found)
+    clean = tulip_ood.compare(
+        vectors.model, **data(vectors), tune=vectors.ood[:50] + 0.5, methods=["gen"]
+    )
+    assert clean.tuned_on == {}
+    assert "look at this" not in str(clean)

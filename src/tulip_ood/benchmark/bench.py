@@ -4,20 +4,22 @@ What is done is a list of cells (see `cells`) and of pieces of sets (see `pieces
 work is kept as soon as it is done (see `bench_folder`); what is there is not done again.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tulip_ood.benchmark.bench_folder import BenchFolder
 from tulip_ood.benchmark.bench_loading import load_benchmark
 from tulip_ood.benchmark.bench_work import NetworkWork
 from tulip_ood.benchmark.cells import TRACKS, BenchNetwork, network_id
-from tulip_ood.benchmark.entries import parse_entries
+from tulip_ood.benchmark.entries import Entry, parse_entries
 from tulip_ood.benchmark.pass_cache import PassCache
 from tulip_ood.benchmark.runs import Benchmark
 from tulip_ood.data.protocol import protocol_of
-from tulip_ood.data.root import Part, Root
-from tulip_ood.errors import DataError, InputError
+from tulip_ood.data.root import NotThereError, Part, Root
+from tulip_ood.errors import DataError, InputError, TulipError
 from tulip_ood.network.network import Network
 from tulip_ood.numerics.tasks import make_task
 
@@ -95,26 +97,19 @@ def bench(
     folder = BenchFolder(Path(out))
     protocol = protocol_of(id_set)
     groups = {"test": "id", **{s.name: s.group for s in protocol.sets}}
+    fitted_on = {role: _described(part, role) for role, part in parts.items()}
     folder.claim(
-        {"id_set": id_set, "limit": limit, "val": parts["val"].digest()},
-        {
-            role: {
-                "name": part.name,
-                "group": groups[role],
-                "n": len(part),
-                "protocol_n": part.expected,
-                "stand_in": part.stand_in,
-                "notes": list(part.notes),
-                "digest": part.digest(),
-            }
-            for role, part in tests.items()
-        },
+        {"id_set": id_set, "limit": limit, "val": fitted_on["val"]["digest"]},
+        {role: _described(part, groups[role]) for role, part in tests.items()},
+        fitted_on,
     )
     task = make_task("classification")
     shared = [Network(network.module, task) for network in networks]
     ids = [network_id(*pair) for pair in zip(networks, shared, strict=True)]
-    if len(set(ids)) < len(ids):
+    if len({name.rpartition("-")[2] for name in ids}) < len(ids):
         raise InputError("two of the networks are the same: give each one once")
+    for entry in entries:
+        _check_settings(entry, shared[0])
     work = [
         NetworkWork(
             folder,
@@ -125,8 +120,9 @@ def bench(
             tracks,
             seed,
             tune,
-            dict(zip(ids, shared, strict=True)),
+            {name: (net, n.preprocess) for name, net, n in zip(ids, shared, networks, strict=True)},
             tests,
+            {role: about["digest"] for role, about in fitted_on.items()},
         )
         for i, (one, mine, name) in enumerate(zip(networks, shared, ids, strict=True))
         for seed in seeds
@@ -161,19 +157,48 @@ def _open(
 ) -> tuple[dict[str, Part], dict[str, Part]]:
     """What is fitted on, and what is scored."""
     protocol = protocol_of(id_set)
-    parts = {"val": root.part(id_set, "val")}
-    for role in ("ood_val", *(["train"] if "train" in tracks else [])):
-        if root.has(id_set, role):
-            parts[role] = root.part(id_set, role)
+    outside = [each.name for each in protocol.sets if each.group in ("near", "far")]
+    parts = _there(root, id_set, ["ood_val", *(["train"] if "train" in tracks else [])])
+    parts["val"] = root.part(id_set, "val")
     tests = {"test": root.part(id_set, "test")}
-    for each in protocol.sets:
-        if root.has(id_set, each.name):
-            tests[each.name] = root.part(id_set, each.name)
-    if len(tests) == 1:
+    tests |= _there(root, id_set, [each.name for each in protocol.sets])
+    if not set(outside) & set(tests):
         raise DataError(
-            f"{root.path} has none of the OOD sets of {id_set} "
-            f"({', '.join(s.name for s in protocol.sets)}): `tulip data check` says what is where"
+            f"{root.path} has none of the OOD sets of {id_set} ({', '.join(outside)}): `tulip data "
+            f"check` says what is where"
         )
     if limit is not None:
         tests = {role: part.limited(limit) for role, part in tests.items()}
     return parts, tests
+
+
+def _there(root: Root, id_set: str, roles: Iterable[str]) -> dict[str, Part]:
+    """The parts that are there; one that is there and damaged is an error, not an absence."""
+    found = {}
+    for role in roles:
+        with contextlib.suppress(NotThereError):
+            found[role] = root.part(id_set, role)
+    return found
+
+
+def _described(part: Part, group: str) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "group": group,
+        "n": len(part),
+        "protocol_n": part.expected,
+        "stand_in": part.stand_in,
+        "notes": list(part.notes),
+        "digest": part.digest(),
+    }
+
+
+def _check_settings(entry: Entry, network: Network) -> None:
+    """Refuse settings that a method does not have before anything is done."""
+    try:
+        entry.make(network, {})
+    except InputError as error:
+        if str(error).startswith("settings of"):
+            raise
+    except TulipError:
+        pass  # what a method lacks here is noted when its turn comes

@@ -12,19 +12,23 @@ stopped, and two runs into one folder at worst do the same work twice.
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from tulip_ood.data.lock import locked
 from tulip_ood.errors import DataError
 from tulip_ood.network.files import appear, save_tensors
 
 __all__ = ["BenchFolder"]
 
 FORMAT = "tulip-bench-1"
+_PATIENCE = 30.0  # seconds
 
 
 class BenchFolder:
@@ -49,14 +53,31 @@ class BenchFolder:
 
     # ------------------------------------------------------------------- identity
 
-    def claim(self, identity: Mapping[str, Any], sets: Mapping[str, Mapping[str, Any]]) -> None:
+    def claim(
+        self,
+        identity: Mapping[str, Any],
+        sets: Mapping[str, Mapping[str, Any]],
+        fitted_on: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         """Take up the folder for a benchmark, or refuse if another one lives there.
 
         Args:
             identity: What must be the same for all that is in the folder.
-            sets: The sets with a `digest` of their rows; others may be there already.
+            sets: The sets that are scored, with a `digest` of their rows; new ones may come.
+            fitted_on: The same of those that are fitted on, for the tables.
         """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with _waiting(self.path / "bench.json.lock", str(self.path)):
+            self._claim(identity, sets, fitted_on or {})
+
+    def _claim(
+        self,
+        identity: Mapping[str, Any],
+        sets: Mapping[str, Mapping[str, Any]],
+        fitted_on: Mapping[str, Mapping[str, Any]],
+    ) -> None:
         known: dict[str, Any] = {}
+        before: dict[str, Any] = {}
         if self._note.exists():
             there = self.about()
             mine = json.loads(json.dumps(identity))
@@ -66,27 +87,37 @@ class BenchFolder:
                     f"{self.path} holds another benchmark ({', '.join(differ)} differ): write to "
                     f"another folder"
                 )
-            known = there["sets"]
+            known, before = there["sets"], there.get("fitted_on", {})
+            gone = sorted(set(known) - set(sets))
+            if gone:
+                raise DataError(
+                    f"{', '.join(gone)} is in {self.path} but not in the data any more: put it "
+                    f"back, or write to another folder"
+                )
             for name, each in sets.items():
                 if name in known and known[name]["digest"] != each["digest"]:
                     raise DataError(
                         f"{self.path} was made with other images of {name}: write to another folder"
                     )
-        elif self.path.exists() and any(self._foreign()):
+        elif any(self._foreign()):
             raise DataError(f"{self.path} is not empty and no benchmark: write to another folder")
-        whole = {"format": FORMAT, "identity": dict(identity), "sets": {**known, **sets}}
-        self.path.mkdir(parents=True, exist_ok=True)
+        whole = {
+            "format": FORMAT,
+            "identity": dict(identity),
+            "sets": {**known, **sets},
+            "fitted_on": {**before, **fitted_on},
+        }
         if not self._note.exists() or self.about() != json.loads(json.dumps(whole)):
             self._write_json(self._note, whole)
 
     def _foreign(self) -> Iterator[Path]:
-        """What lies there, but for a note that another run is just writing."""
-        return (p for p in self.path.iterdir() if not p.name.endswith(".partial"))
+        """What lies there, but for what runs write while they begin."""
+        return (p for p in self.path.iterdir() if not p.name.endswith((".partial", ".lock")))
 
     def about(self) -> dict[str, Any]:
         """What `claim` wrote."""
         try:
-            found = json.loads(self._note.read_text())
+            found = json.loads(self._note.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{self.path} holds no benchmark: {self._note.name}: {error}"
@@ -104,7 +135,7 @@ class BenchFolder:
     def cell(self, key: str) -> dict[str, Any] | None:
         """What is known of a cell, or None."""
         try:
-            found = json.loads(self._cell(key).read_text())
+            found = json.loads(self._cell(key).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) else None
@@ -119,9 +150,23 @@ class BenchFolder:
         return found
 
     def write_cell(self, key: str, cell: Mapping[str, Any]) -> None:
-        """Note a cell."""
+        """Note a cell; it takes the place of one that answers the same question.
+
+        With other training data, another release or other ways to choose parameters a method has
+        another key, and a table has one row for it: the last.
+        """
         self._cell(key).parent.mkdir(exist_ok=True)
         self._write_json(self._cell(key), cell)
+        for other, known in self.cells().items():
+            if other != key and _question(known) == _question(cell):
+                self._cell(other).unlink(missing_ok=True)
+                self.detector_file(other).unlink(missing_ok=True)
+
+    def note_failure(self, key: str, reason: str) -> None:
+        """Remember why a cell could not be finished; it will be tried again."""
+        known = self.cell(key)
+        if known is not None:
+            self._write_json(self._cell(key), {**known, "failed": reason})
 
     def detector_file(self, key: str) -> Path:
         """Where a cell's detector lies while it is needed."""
@@ -153,7 +198,7 @@ class BenchFolder:
         save_tensors(path, tensors, {"cells": json.dumps(cells)})
 
     def scored(self, network: str, name: str) -> dict[int, set[str]]:
-        """Which cells have scored which pieces of a set; damaged files are removed."""
+        """Which cells have scored which pieces of a set; damaged files do not count."""
         found: dict[int, set[str]] = {}
         for path in self._pieces(network, name):
             cells = self._cells_in(path)
@@ -188,7 +233,30 @@ class BenchFolder:
                 with safe_open(path, framework="pt") as file:
                     cells = json.loads((file.metadata() or {})["cells"])
                 self._known[path] = frozenset(cells)
-            except (SafetensorError, OSError, ValueError, KeyError):
-                path.unlink(missing_ok=True)
+            except FileNotFoundError:
+                return frozenset()
+            except OSError as error:
+                raise DataError(f"{path} cannot be read: {error}") from error
+            except (SafetensorError, ValueError, KeyError):  # it will be made again
                 return frozenset()
         return self._known[path]
+
+
+def _question(cell: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(cell.get(name) for name in ("network", "method", "track", "noise_seed"))
+
+
+@contextmanager
+def _waiting(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock for the moment that a claim takes; another run's moment is waited for."""
+    ends = time.monotonic() + _PATIENCE
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(locked(str(path), what))
+                break
+            except DataError:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(0.02)
+        yield

@@ -51,7 +51,8 @@ such file or directory: '/no/such/folder/bench.json'
         own = columns[key]
         if set(own) != set(about["sets"]):
             lacking = ", ".join(sorted(set(about["sets"]) - set(own)))
-            skipped[f"{cell['method']} ({cell['track']})"] = f"not finished: {lacking} left"
+            why = cell.get("failed") or f"not finished: {lacking} left"
+            skipped[f"{cell['method']} ({cell['track']})"] = why
             continue
         for role, values in own.items():
             unreadable[role] = int(values["score"].isnan().sum())
@@ -62,18 +63,23 @@ such file or directory: '/no/such/folder/bench.json'
         about["identity"]["id_set"],
         tuple(sorted(runs, key=_order)),
         {
-            each["name"]: BenchmarkSet(
-                each["name"],
-                each["group"],
-                each["n"] - unreadable.get(role, 0),
-                each["protocol_n"],
-                _stand_in(each, unreadable.get(role, 0)),
-            )
+            each["name"]: _set(each, unreadable.get(role, 0))
             for role, each in _in_protocols_order(about)
         },
         about["identity"]["limit"],
         skipped,
         {"versions": list(environments.values())},
+        {role: _set(each, 0) for role, each in sorted(about.get("fitted_on", {}).items())},
+    )
+
+
+def _set(each: Mapping[str, Any], unreadable: int) -> BenchmarkSet:
+    return BenchmarkSet(
+        each["name"],
+        each["group"],
+        each["n"] - unreadable,
+        each["protocol_n"],
+        _stand_in(each, unreadable),
     )
 
 
@@ -127,6 +133,9 @@ def _run(about: Mapping[str, Any], cell: Mapping[str, Any], own: Mapping[str, An
             for role, values in readable.items()
             if sets[role]["group"] == "shifted"
         },
+        tune=cell.get("tune", "none"),
+        architecture=cell.get("architecture", ""),
+        findings=tuple(cell.get("findings", ())),
     )
 
 

@@ -12,7 +12,8 @@ from tulip_ood.benchmark.cells import BenchNetwork, Cell, plan
 from tulip_ood.benchmark.collecting import columns_of, flat
 from tulip_ood.benchmark.entries import Entry
 from tulip_ood.benchmark.pass_cache import CachedPasses, PassCache
-from tulip_ood.benchmark.pieces import Piece, pieces_of, preprocess_for
+from tulip_ood.benchmark.pieces import Ahead, Piece, pieces_of, preprocess_for
+from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.data.protocol import protocol_of
 from tulip_ood.data.root import Part
 from tulip_ood.detectors.base import Detector
@@ -36,8 +37,9 @@ class NetworkWork:
         tracks: "val", "train" or both.
         seed: The detectors' seed.
         tune: What the rivals' parameters are chosen on.
-        networks: All networks by id, for ensembles.
+        networks: All networks by id with their preparation of images, for ensembles.
         tests: What is scored, by role.
+        digests: Of what is fitted on, by role.
 
     Example:
         >>> NetworkWork.left.__doc__
@@ -54,13 +56,20 @@ class NetworkWork:
         tracks: Sequence[str],
         seed: int,
         tune: str,
-        networks: Mapping[str, Network],
+        networks: Mapping[str, tuple[Network, Preprocess]],
         tests: Mapping[str, Part],
+        digests: Mapping[str, str],
     ) -> None:
         self._folder, self._network, self._shared, self._name = folder, network, shared, name
         self._others = {other: one for other, one in networks.items() if other != name}
         self._cells = plan(
-            entries, tracks, seed, network=name, others=list(self._others), tune=tune
+            entries,
+            tracks,
+            seed,
+            network=name,
+            others=list(self._others),
+            tune=tune,
+            digests=digests,
         )
         about = folder.about()
         protocol = protocol_of(about["identity"]["id_set"])
@@ -103,6 +112,9 @@ class NetworkWork:
         """Fit and score what is missing; the methods that failed unexpectedly, with the reason."""
         missing = self._missing()
         wanted = {c.key: c for by in missing.values() for cells in by.values() for c in cells}
+        for cell in self._cells:
+            if cell.key not in wanted:  # finished; a kill may have left its detector
+                self._folder.detector_file(cell.key).unlink(missing_ok=True)
         if not wanted:
             return {}
         fitter = CellFitter(
@@ -115,24 +127,35 @@ class NetworkWork:
             about={
                 "network": self._name,
                 "training_seed": self._network.training_seed,
+                "architecture": type(self._network.module).__name__,
                 "versions": _versions(self._shared.device),
             },
             say=lambda what: say(f"{self._network.name}: {what}"),
         )
         detectors = fitter.fit([c for c in self._cells if c.key in wanted])
         failed = dict(fitter.failed)
+        del fitter  # it holds the validation images
         scorer = _Scorer(self._shared, self._name, detectors, cache, batch_size)
-        for role, by_piece in missing.items():
-            is_id = self._groups[role]["group"] in ("id", "shifted")
-            for piece in self._pieces[role]:
+        left = [
+            (role, piece)
+            for role, by_piece in missing.items()
+            for piece in self._pieces[role]
+            if piece.first in by_piece
+        ]
+        with Ahead([piece for _, piece in left]) as ahead:
+            for role, piece in left:
                 there = self._folder.scored(self._name, role).get(piece.first, set())
-                keys = [c.key for c in by_piece.get(piece.first, []) if c.key not in there]
-                columns, broken = scorer.score(piece, [k for k in keys if k in detectors], is_id)
+                keys = [c.key for c in missing[role][piece.first] if c.key not in there]
+                able = [key for key in keys if key in detectors]
+                is_id = self._groups[role]["group"] in ("id", "shifted")
+                columns, broken = scorer.score(piece, able, is_id, ahead)
                 failed |= broken
                 self._folder.write_scores(self._name, role, piece.first, columns)
                 say(f"{self._network.name}: scoring {piece.part.name}", len(piece) * len(keys))
         for key in set(detectors) - set(failed):
             self._folder.detector_file(key).unlink(missing_ok=True)
+        for key, why in failed.items():  # for the tables; it will be tried again
+            self._folder.note_failure(key, why)
         return {f"{wanted[key].entry} ({wanted[key].track})": why for key, why in failed.items()}
 
 
@@ -152,11 +175,12 @@ class _Scorer:
         self._size = batch_size or (64 if network.device.type == "cpu" else 256)
         self._shared: tuple[tuple[str, ...], CachedPasses] | None = None
         self._labels: tuple[str, Tensor] | None = None  # of one set
+        self._broken: set[str] = set()
 
     def _passes_of(self, keys: tuple[str, ...]) -> CachedPasses:
         if self._shared is None or self._shared[0] != keys:
             chosen = {key: self._detectors[key] for key in keys}
-            made = CachedPasses(self._network, chosen, self._size, self._cache)
+            made = CachedPasses(self._network, chosen, self._size, self._cache, self._name)
             self._shared = (keys, made)
         return self._shared[1]
 
@@ -166,32 +190,50 @@ class _Scorer:
         return self._labels[1][piece.first : piece.stop]
 
     def score(
-        self, piece: Piece, keys: Sequence[str], is_id: bool
+        self, piece: Piece, keys: Sequence[str], is_id: bool, ahead: Ahead
     ) -> tuple[dict[str, dict[str, Tensor]], dict[str, str]]:
         """Columns by cell, and the cells that failed with the reason."""
         broken: dict[str, str] = {}
-        which = f"{self._name}/{piece.digest}/{piece.first}-{piece.stop}"
-        while keys:
-            shared = self._passes_of(tuple(keys))
-            try:
-                passes, valid = shared.of_piece(which, piece.inputs)
-                break
-            except Exception:
-                failing = shared.failing(piece.inputs())
-                if not failing:
-                    raise
-                broken |= failing
-                keys = [key for key in keys if key not in failing]
-        else:
+        keys = [key for key in keys if key not in self._broken]
+        prepared = piece.preprocess.fingerprint  # a set may be prepared in another way
+        which = f"{self._name}/{prepared}/{piece.digest}/{piece.first}-{piece.stop}"
+        if not keys:
             return {}, broken
+        try:
+            passes, valid = self._passes_of(tuple(keys)).of_piece(
+                which, lambda: ahead.inputs(piece)
+            )
+        except Exception as error:
+            broken = self._failing(which, piece, keys)
+            self._broken |= set(broken)
+            keys = [key for key in keys if key not in broken]
+            if not keys:
+                raise error
+            passes, valid = self._passes_of(tuple(keys)).of_piece(which, piece.inputs)
         labels = self._labels_of(piece) if is_id else None
         columns: dict[str, dict[str, Tensor]] = {}
         for key in keys:
             try:
                 columns[key] = _columns(self._detectors[key], passes[key], valid, labels)
             except Exception as error:
-                broken[key] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+                broken[key] = _reason(error)
+        self._broken |= set(broken)
         return columns, broken
+
+    def _failing(self, which: str, piece: Piece, keys: Sequence[str]) -> dict[str, str]:
+        """The cells whose passes cannot be made, found by trying each alone."""
+        found = {}
+        inputs = piece.inputs()
+        for key in keys:
+            try:
+                self._passes_of((key,)).of_piece(which, lambda: inputs)
+            except Exception as error:
+                found[key] = _reason(error)
+        return found
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def _columns(

@@ -25,6 +25,7 @@ from tulip_ood.network.running import Needs
 __all__ = ["CellFitter"]
 
 Say = Callable[[str], None]
+_MEMORY = 3 * FIT_MEMORY  # ImageNet's 5,000 validation images and their logits
 
 
 class CellFitter:
@@ -37,7 +38,7 @@ class CellFitter:
         network: The network that all share.
         preprocess: How its images are prepared.
         parts: "val", and where they are there "train" and "ood_val".
-        others: Further networks, for ensembles.
+        others: Further networks with their preparation of images, for ensembles.
         batch_size: Inputs in one forward pass.
         about: What is noted of every cell: the network, versions.
         say: Told what is being done.
@@ -54,7 +55,7 @@ class CellFitter:
         preprocess: Preprocess,
         parts: Mapping[str, Part],
         *,
-        others: Sequence[Network],
+        others: Sequence[tuple[Network, Preprocess]],
         batch_size: int | None,
         about: Mapping[str, Any],
         say: Say,
@@ -95,7 +96,12 @@ class CellFitter:
         if "ensemble" in cell.entry.method.split("&"):
             if not self._others:
                 raise InputError("an ensemble needs several networks: give further checkpoints")
-            common["others"] = list(self._others)
+            if any(other != self._preprocess for _, other in self._others):
+                raise InputError(
+                    "the networks prepare images in different ways (size, mean, std): an ensemble "
+                    "shows all of them the same inputs"
+                )
+            common["others"] = [network for network, _ in self._others]
         if cell.entry.method == "odin":
             common["std"] = self._preprocess.std  # its noise is meant for pixels
         return cell.entry.make(self._network, common)
@@ -130,7 +136,7 @@ class CellFitter:
             data = labelled_batches(self._parts["val"], self._preprocess)
             probe = MSP(self._network, batch_size=self._batch_size)
             needs = probe._needs()
-            rows = probe.engine.collect(data, needs, seed=0, memory=FIT_MEMORY)
+            rows = probe.engine.collect(data, needs, seed=0, memory=_MEMORY)
             self._held = Held(rows, probe.engine.passes_of(rows, needs, seed=0))
         return self._held
 
@@ -152,7 +158,7 @@ class CellFitter:
                 "n_val": report.facts["n_validation"],
                 "n_train": report.facts.get("n_train", 0) if cell.track == "train" else 0,
                 "threshold": asdict(detector.threshold),
-                "findings": [finding.text for finding in report.findings],
+                "findings": [str(finding) for finding in report.findings],
             },
         )
         return detector
@@ -198,6 +204,7 @@ class CellFitter:
                     raise InputError("there are no training images in the data folder")
                 detectors[cell.key] = self._make(cell)
                 learners[cell.key] = detectors[cell.key]._learner()
+        self._try_measures([cell for cell in cells if cell.key in learners], detectors, learners)
         if not learners:
             return {}
         n = self._read_training_data(cells, detectors, learners)
@@ -211,6 +218,20 @@ class CellFitter:
                     )
                     found[cell.key] = self._keep(cell, detectors[cell.key])
         return found
+
+    def _try_measures(
+        self, cells: Sequence[Cell], detectors: dict[str, Detector], learners: dict[str, Any]
+    ) -> None:
+        """One method whose measure cannot be made must not end the reading for all."""
+        rows = self._validation().rows
+        for cell in cells:
+            with self._guarded(cell):
+                try:
+                    for measure in detectors[cell.key]._measures():
+                        measure(self._network, rows.first(4))
+                except Exception:
+                    del learners[cell.key], detectors[cell.key]
+                    raise
 
     def _read_training_data(
         self, cells: Sequence[Cell], detectors: Mapping[str, Detector], learners: dict[str, Any]

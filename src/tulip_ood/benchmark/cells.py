@@ -95,6 +95,7 @@ def plan(
     network: str,
     others: Sequence[str],
     tune: str,
+    digests: Mapping[str, str] | None = None,
 ) -> list[Cell]:
     """The cells of one network with one seed: entropy always, training data where it is learned.
 
@@ -105,6 +106,7 @@ def plan(
         network: The network's id.
         others: Those of the other networks, for ensembles.
         tune: Which inputs the rivals' parameters are chosen on.
+        digests: Of the parts that are fitted on, where they are there: "train", "ood_val".
 
     Example:
         >>> made = plan([Entry.parse("knn")], TRACKS, 0, network="n", others=(), tune="ood")
@@ -120,8 +122,9 @@ def plan(
                 continue
             if track == "val" and "val" not in tracks and label != YARDSTICK:
                 continue
-            chosen = entry.tuned_on(tune)
+            chosen = entry.tuned_on(tune) if entry.searches else "none"
             uses_others = "ensemble" in entry.method.split("&")
+            there = digests or {}
             decides = [
                 __version__,
                 network,
@@ -130,6 +133,8 @@ def plan(
                 noise_seed,
                 chosen,
                 sorted(others) if uses_others else None,
+                there.get("train") if track == "train" else None,
+                there.get("ood_val") if chosen == "ood" else None,
             ]
             cells.append(Cell(_hash(decides)[:24], entry, track, noise_seed, chosen))
     return cells

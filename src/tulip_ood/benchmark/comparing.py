@@ -8,13 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from tulip_ood.benchmark.bootstrap import Interval, clear_gains, differences, resample
-from tulip_ood.benchmark.contest import YARDSTICK, Contest, Progress, on_train
+from tulip_ood.benchmark.contest import Contest, Progress, on_train, yardstick_of
 from tulip_ood.benchmark.results import Comparison, check_groups
-from tulip_ood.detectors.base import FIT_MEMORY, OOD_INPUTS, Detector
+from tulip_ood.detectors.base import FIT_MEMORY, Detector
 from tulip_ood.detectors.registry import METHODS, class_of
 from tulip_ood.errors import InputError, TulipWarning
 from tulip_ood.network.network import Network
-from tulip_ood.network.rows import collect_rows
 from tulip_ood.numerics.tasks import make_task
 
 __all__ = ["COMPOSITIONS", "Compared", "compare"]
@@ -32,13 +31,17 @@ class Compared:
         val: Every method, fitted on the same validation inputs.
         train: Those that can learn from training data, fitted on that; None without any.
         skipped: Methods that could not be run here, with the reason.
-        against: Differences to entropy on each track, with 95 % intervals.
-        gains: On each track whether a method's AUROC is surely above entropy's, although many
-            were tried.
+        task: What the network's outputs mean.
+        yardstick: The method that all are held against: entropy, or for regression, where that
+            ranks nothing, plain noise averaging.
+        against: Differences to the yardstick on each track, with 95 % intervals.
+        gains: On each track whether a method's AUROC is surely above the yardstick's, although
+            many were tried.
         tied: On each track the methods whose AUROC cannot be told from the best one's.
         n_val: Validation inputs.
         n_train: Training inputs.
         repeated: ID test inputs that were also fitted on.
+        tuned_on: OOD test inputs that parameters were also chosen on, for each set that has any.
         seen: Validation inputs that the loader gave; more than `n_val` if memory was short.
         detectors: The fitted detectors of the validation track.
         train_detectors: Those of the train track.
@@ -55,12 +58,15 @@ class Compared:
     val: Comparison
     train: Comparison | None
     skipped: dict[str, str]
+    task: str
+    yardstick: str
     against: dict[str, dict[str, dict[str, Interval]]]
     gains: dict[str, dict[str, bool]]
     tied: dict[str, list[str]]
     n_val: int
     n_train: int
     repeated: int
+    tuned_on: dict[str, int]
     seen: int
     detectors: dict[str, Detector]
     train_detectors: dict[str, Detector]
@@ -77,10 +83,13 @@ class Compared:
             "n_val": self.n_val,
             "n_train": self.n_train,
             "repeated": self.repeated,
+            "tuned_on": self.tuned_on,
             "skipped": self.skipped,
+            "task": self.task,
+            "yardstick": self.yardstick,
             "tied_with_the_best": self.tied,
             "tracks": {name: c.to_dict() for name, c in tracks.items() if c is not None},
-            "against_entropy": {
+            "against": {
                 track: {
                     method: {metric: vars(interval) for metric, interval in found.items()}
                     for method, found in methods.items()
@@ -119,7 +128,8 @@ def compare(
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
         id_val: A loader of labelled ID inputs to fit on, which training has not seen.
         id_test: A loader of other labelled ID inputs to judge on.
-        ood: Loaders (or tensors) of OOD inputs, by name.
+        ood: Loaders (or tensors) of OOD inputs, by name. Batches may carry labels: a batch is
+            read so that its inputs have the structure of ID inputs.
         train: A loader of the training data; adds the second track.
         ensemble: Further networks for the method "ensemble".
         methods: "all", or names: single methods, "score+shaping", or sums "a&b".
@@ -142,36 +152,38 @@ def compare(
     """
     ood = _check_ood(ood)
     groups = check_groups(groups or {}, ood)
-    names = _names(methods)
+    task = make_task(network.pop("task", "classification"))
+    yardstick = yardstick_of(task)
+    names = _names(methods, yardstick)
     given = _check_settings(settings or {}, names, ensemble)
     if resamples < FEWEST_RESAMPLES:
         raise InputError(f"resamples must be at least {FEWEST_RESAMPLES}, got {resamples}")
     if isinstance(tune, str) and tune != "pseudo":
         raise InputError(f"tune={tune!r}: pass a loader of OOD inputs, or 'pseudo'")
-    shared = Network(model, make_task(network.pop("task", "classification")), **network)
+    shared = Network(model, task, **network)
     say = progress or (lambda what, done, total: None)
     work = Contest(shared, names, given, {"seed": seed, "batch_size": batch_size}, say)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TulipWarning)  # every report has them
         rows = work.hold(id_val, fit_memory)
         if tune is not None and not isinstance(tune, str):
-            tune = collect_rows(tune, seed=seed, labelled=False, limit=OOD_INPUTS)
+            tune = work.hold_outside(tune)
         work.fit(rows, tune)
         if train is not None:
             work.fit_on_training_data(rows, train, tune)
     whole = work.score(id_test, ood, groups)
     val = replace(whole, methods={n: whole.methods[n] for n in work.detectors})
     kept = {n: whole.methods[on_train(n)] for n in work.trained}
-    # Entropy is the yardstick on both tracks.
-    trained = replace(whole, methods={**kept, YARDSTICK: val.methods[YARDSTICK]}) if kept else None
+    # It is the same yardstick on both tracks.
+    trained = replace(whole, methods={**kept, yardstick: val.methods[yardstick]}) if kept else None
     against, gains, tied = {}, {}, {}
     for track, comparison in {"val": val, "train": trained}.items():
         if comparison is None:
             continue
         say("bootstrap", 0, None)
         drawn = resample(comparison, resamples=resamples, seed=seed)
-        against[track] = differences(comparison, drawn, YARDSTICK)
-        gains[track] = clear_gains(comparison, drawn, YARDSTICK)
+        against[track] = differences(comparison, drawn, yardstick)
+        gains[track] = clear_gains(comparison, drawn, yardstick)
         best = max(comparison.methods, key=lambda name: comparison.mean(name, "auroc"))
         gaps = differences(comparison, drawn, best)
         tied[track] = [name for name, gap in gaps.items() if not gap["auroc"].clear]
@@ -179,12 +191,15 @@ def compare(
         val=val,
         train=trained,
         skipped=work.skipped,
+        task=task.name,
+        yardstick=yardstick,
         against=against,
         gains=gains,
         tied=tied,
         n_val=len(rows),
         n_train=work.n_train,
         repeated=work.repeated,
+        tuned_on=work.tuned_on,
         seen=rows.seen,
         detectors=work.detectors,
         train_detectors=work.trained,
@@ -198,15 +213,15 @@ def _check_ood(ood: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
     return {name: [part] if isinstance(part, Tensor) else part for name, part in ood.items()}
 
 
-def _names(methods: str | Sequence[str]) -> list[str]:
+def _names(methods: str | Sequence[str], yardstick: str) -> list[str]:
     if methods == "all":
         chosen = [*METHODS, *COMPOSITIONS]
     else:
         chosen = [methods] if isinstance(methods, str) else list(dict.fromkeys(methods))
         for name in chosen:
             class_of(name)  # refuses what is not known
-    if YARDSTICK not in chosen:
-        chosen.insert(0, YARDSTICK)
+    if yardstick not in chosen:
+        chosen.insert(0, yardstick)
     return chosen
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from tulip_ood.benchmark.collecting import Collector
 from tulip_ood.benchmark.results import Comparison
 from tulip_ood.benchmark.shared_passes import SharedPasses
-from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.base import OOD_INPUTS, Detector
 from tulip_ood.detectors.engine import Held, mark_invalid
+from tulip_ood.detectors.ent import Entropy
 from tulip_ood.detectors.learning import Learned
 from tulip_ood.detectors.registry import make
 from tulip_ood.errors import InputError, ModelError, TulipError
@@ -21,11 +22,27 @@ from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs
+from tulip_ood.numerics.tasks import Task
 
-__all__ = ["YARDSTICK", "Contest", "Progress", "on_train"]
+__all__ = ["YARDSTICK", "Contest", "Progress", "on_train", "yardstick_of"]
 
 YARDSTICK = "ent"  # what everything is held against
+_YARDSTICKS = {"regression": "noise"}  # tasks whose outputs alone do not say how unsure they are
 Progress = Callable[[str, int, int | None], None]  # (what, done, of how many)
+
+
+def yardstick_of(task: Task) -> str:
+    """The method that everything is held against: the plainest that ranks inputs at all.
+
+    That is entropy, from the one pass that the network makes anyway. Where outputs are numbers it
+    is the same for every input; then the spread of the output under weight noise stands in.
+
+    Example:
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> yardstick_of(make_task("binary")), yardstick_of(make_task("regression"))
+        ('ent', 'noise')
+    """
+    return _YARDSTICKS.get(task.name, YARDSTICK)
 
 
 def on_train(name: str) -> str:
@@ -48,7 +65,7 @@ class Contest:
 
     Args:
         network: The network that all share.
-        names: The methods, entropy among them.
+        names: The methods, the task's yardstick among them.
         given: Arguments of single methods.
         common: Arguments of all.
         say: Told of progress.
@@ -76,7 +93,13 @@ class Contest:
         self.trained: dict[str, Detector] = {}
         self.n_train = 0
         self.repeated = 0  # ID test inputs that were fitted on
+        self.tuned_on: dict[str, int] = {}  # OOD test inputs that were tuned on, by set
+        self.yardstick = yardstick_of(network.task)
         self._fitted_on: frozenset[bytes] = frozenset()
+        self._chosen_on: frozenset[bytes] = frozenset()
+        self._fed: frozenset[Any] = frozenset()  # the structures of ID inputs
+        # Never fitted: it makes the base pass that all share.
+        self._plain = Entropy(network, **common)
         for name in names:
             with self._guarded(name):
                 self.detectors[name] = self._make(name)
@@ -84,18 +107,24 @@ class Contest:
     def _make(self, name: str) -> Detector:
         own = self._given.get(name, {})
         try:
-            return make(name, self._network, **{**self._common, **own})
+            made = make(name, self._network, **{**self._common, **own})
         except TypeError as error:
             if isinstance(error, TulipError):
                 raise
             raise InputError(f"settings of {name}: {error}") from error
+        if isinstance(made, Entropy) and self.yardstick != YARDSTICK:
+            raise InputError(
+                f"a single number says nothing about how unsure it is: for task "
+                f"{self._network.task.name!r} the score of {name} is the same for every input"
+            )
+        return made
 
     @contextlib.contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            if name == YARDSTICK:
+            if name == self.yardstick:
                 raise  # then nothing can be compared
             self.skipped[name] = _reason(error)
             self.detectors.pop(name, None)
@@ -111,14 +140,26 @@ class Contest:
         seed = self._common["seed"]
         rows = collect_rows(id_val, seed=seed, memory=memory, row_cost=bytes_of_logits)
         self._fitted_on = frozenset(rows.digests)
+        self._fed = frozenset(structures.structure(row) for row in rows.inputs)
+        return rows
+
+    def hold_outside(self, tune: Iterable[Any]) -> Rows:
+        """OOD inputs to choose parameters on."""
+        try:
+            # A tensor is a batch; a tuple of one thing holds inputs, whatever they look like.
+            loader = structures.batches([tune] if isinstance(tune, Tensor) else tune)
+            read = ((structures.inputs_only(batch, self._fed),) for batch in loader)
+            rows = collect_rows(read, seed=self._common["seed"], labelled=False, limit=OOD_INPUTS)
+        except InputError as error:
+            raise InputError(f"tune: {error}") from error
+        self._chosen_on = frozenset(rows.digests)
         return rows
 
     def _held(self, rows: Rows) -> Held:
         """The rows with their base pass, which most methods need and nothing else."""
-        detector = self.detectors[YARDSTICK]
-        detector.engine.look_at(rows)
-        needs = detector._needs()
-        return Held(rows, detector.engine.passes_of(rows, needs, seed=detector.seed))
+        engine = self._plain.engine
+        engine.look_at(rows)
+        return Held(rows, engine.passes_of(rows, self._plain._needs(), seed=self._plain.seed))
 
     def fit(self, rows: Rows, tune: Any) -> None:
         """Fit all on the same rows."""
@@ -138,10 +179,9 @@ class Contest:
                     learners[name] = self.trained[name]._learner()
         if not learners:
             return
-        engine = self.detectors[YARDSTICK].engine
         measures = {m.key: m for d in self.trained.values() for m in d._measures()}
-        settings = self.detectors[YARDSTICK]._settings()
-        for part in engine.stream(train, Needs(settings, measures=tuple(measures.values()))):
+        needs = Needs(self._plain._settings(), measures=tuple(measures.values()))
+        for part in self._plain.engine.stream(train, needs):
             self.n_train += len(part)
             self._say("reading training data", self.n_train, None)
             for name in list(self.trained):
@@ -162,16 +202,15 @@ class Contest:
         """All test sets, batch by batch, every detector on the same passes."""
         everyone = {**self.detectors, **{on_train(n): d for n, d in self.trained.items()}}
         self._collectors = {name: Collector(name, d) for name, d in everyone.items()}
-        self._size = self.detectors[YARDSTICK].engine.batch_size
+        self._size = self._plain.engine.batch_size
         self._shared = SharedPasses(self._network, everyone, self._size)
         n_id = 0
         for inputs, labels in self._pieces("ID test", id_test, labelled=True):
             assert labels is not None
             passes, valid = self._passes("ID test", inputs)
-            digests = structures.row_digests(inputs, seed=self._common["seed"])
-            self.repeated += sum(digest in self._fitted_on for digest in digests)
+            self.repeated += self._among(self._fitted_on, inputs)
             n_id += structures.count_rows(inputs)
-            checked = self._network.task.check_labels(labels.cpu(), passes[YARDSTICK].base)
+            checked = self._network.task.check_labels(labels.cpu(), passes[self.yardstick].base)
             for name, collector in list(self._collectors.items()):
                 with self._dropping(name):
                     said = collector.detector.predict(passes[name])
@@ -185,6 +224,9 @@ class Contest:
             for inputs, _ in self._pieces(f"OOD set {each!r}", loader, labelled=False):
                 passes, valid = self._passes(f"OOD set {each!r}", inputs)
                 n += structures.count_rows(inputs)
+                known = self._among(self._chosen_on, inputs)
+                if known:
+                    self.tuned_on[each] = self.tuned_on.get(each, 0) + known
                 for name, collector in list(self._collectors.items()):
                     with self._dropping(name):
                         score = collector.detector.score(passes[name])
@@ -195,6 +237,13 @@ class Contest:
             sizes[each] = n
         results = {name: collector.result() for name, collector in self._collectors.items()}
         return Comparison(results, groups, n_id, sizes)
+
+    def _among(self, known: frozenset[bytes], inputs: Inputs) -> int:
+        """How many of these inputs were seen before."""
+        if not known:
+            return 0
+        digests = structures.row_digests(inputs, seed=self._common["seed"])
+        return sum(digest in known for digest in digests)
 
     @contextlib.contextmanager
     def _dropping(self, name: str) -> Iterator[None]:
@@ -215,7 +264,7 @@ class Contest:
                 if labelled:
                     inputs, labels = structures.split_batch(batch)
                 else:
-                    inputs, labels = structures.inputs_only(batch), None
+                    inputs, labels = structures.inputs_only(batch, self._fed), None
                 for first in range(0, structures.count_rows(inputs), step):
                     part = slice(first, first + step)
                     yield structures.take(inputs, part), None if labels is None else labels[part]

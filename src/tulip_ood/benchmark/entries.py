@@ -84,6 +84,15 @@ class Entry:
         """Whether TULiP is in it: then nothing is chosen on OOD data unless that is asked for."""
         return any(part.partition("+")[0].startswith("tulip") for part in self.method.split("&"))
 
+    @property
+    def searches(self) -> bool:
+        """Whether it has parameters that can be chosen on data."""
+        if "&" in self.method:
+            return False  # a sum takes its parts as they come
+        kind, shaped = self.detector, "+" in self.method
+        family = getattr(kind, "family", None)
+        return bool(kind.search) or shaped or family is not None or issubclass(kind, Tulip)
+
     def tuned_on(self, default: str) -> str:
         """Which inputs parameters are chosen on: "none", "ood" or "pseudo"."""
         return self.fitting.get("tune", "none" if self.is_tulip else default)

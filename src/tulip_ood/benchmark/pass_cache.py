@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tulip_ood.benchmark.shared_passes import SharedPasses
 from tulip_ood.detectors.base import Detector
-from tulip_ood.errors import FileFormatError
+from tulip_ood.errors import FileFormatError, InputError, warn
+from tulip_ood.network.features import Head
 from tulip_ood.network.inputs import Inputs, finite_rows
 from tulip_ood.network.keys import noise_identity
 from tulip_ood.network.network import Network
@@ -49,6 +50,7 @@ class PassCache:
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self._limit = folder, limit
         self._used = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        self._damaged: set[Path] = set()
 
     def get(self, key: str) -> Passes | None:
         """The record, if it is there and whole."""
@@ -58,16 +60,23 @@ class PassCache:
         try:
             return Passes.load(path)
         except FileFormatError:
-            path.unlink(missing_ok=True)
+            self._damaged.add(path)  # written anew when it is made
             return None
 
     def put(self, key: str, passes: Passes) -> None:
         """Keep a record, if there is room."""
-        size = _bytes(passes)
-        if self._used + size > self._limit or self._path(key).exists():
+        size, path = _bytes(passes), self._path(key)
+        there = path.exists() and path not in self._damaged
+        if self._used + size > self._limit or there:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        passes.save(self._path(key))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            passes.save(path)
+        except (OSError, InputError) as error:
+            self._limit = 0  # a full disk must not end a run that can do without
+            warn(f"passes are not kept any more: {error}")
+            return
+        self._damaged.discard(path)
         self._used += size
 
     def _path(self, key: str) -> Path:
@@ -92,7 +101,9 @@ class CachedPasses(SharedPasses):
         >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
         >>> detectors = {"msp": tulip_ood.detectors.make("msp", network).fit([(x, y)])}
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     shared = CachedPasses(network, detectors, 64, PassCache(Path(folder), 1 << 20))
+        ...     shared = CachedPasses(
+        ...         network, detectors, 64, PassCache(Path(folder), 1 << 20), "linear"
+        ...     )
         ...     first, _ = shared.of_piece("piece 0", lambda: x)
         ...     again, _ = shared.of_piece("piece 0", lambda: 1 / 0)  # needs no inputs any more
         >>> torch.equal(first["msp"].base, again["msp"].base)
@@ -105,9 +116,10 @@ class CachedPasses(SharedPasses):
         detectors: Mapping[str, Detector],
         batch_size: int,
         cache: PassCache,
+        owner: str,
     ) -> None:
         super().__init__(network, detectors, batch_size)
-        self._cache = cache
+        self._cache, self._owner = cache, owner
 
     def of_piece(self, piece: str, load: Callable[[], Inputs]) -> tuple[dict[str, Passes], Tensor]:
         """The passes for each detector, and which inputs are finite themselves.
@@ -137,19 +149,26 @@ class CachedPasses(SharedPasses):
             identity = noise_identity(perturbation, needs.settings)
             key = _key(piece, {"noise": identity, "features": needs.noisy_features})
             found = self._cache.get(key)
-            if found is None:
+            heads = self._heads(identity) if needs.noisy_features else base.heads
+            if found is None or heads is None:
                 found = self._run(name, inputs(), forwarded)
                 # What the base record holds already is not written again.
-                heads = found.heads if needs.noisy_features else ()
-                self._cache.put(key, replace(found, features=None, extras={}, heads=heads))
-            heads = found.heads if needs.noisy_features else base.heads
-            return replace(found, features=base.features, extras=base.extras, heads=heads)
+                less = replace(found, base=found.base[:0], features=None, extras={}, heads=())
+                self._cache.put(key, less)
+                if needs.noisy_features:
+                    heads = found.heads
+                    self._keep_heads(identity, heads)
+            assert heads is not None
+            return replace(
+                found, base=base.base, features=base.features, extras=base.extras, heads=heads
+            )
 
         return self._each(make), valid
 
     def _cached_base(self, piece: str, inputs: Callable[[], Inputs]) -> tuple[Passes, Tensor]:
         """The base pass with every measure, each measure in a file of its own."""
-        plain = self._cache.get(_key(piece, {}))
+        plain, heads = self._cache.get(_key(piece, {})), self._heads(None)
+        plain = None if plain is None or heads is None else replace(plain, heads=heads)
         measured: dict[str, Tensor] = {}
         if plain is not None:
             for key in self._measures:
@@ -161,15 +180,26 @@ class CachedPasses(SharedPasses):
             made = self._base(inputs(), missing)
             if plain is None:
                 plain = self._record(made, inputs())
-                self._cache.put(_key(piece, {}), plain)
+                self._cache.put(_key(piece, {}), replace(plain, heads=()))
+                self._keep_heads(None, plain.heads)
             for measure in missing:
                 measured[measure.key] = made.extras[measure.key]
-                alone = replace(
-                    plain, features=None, heads=(), extras={measure.key: made.extras[measure.key]}
-                )
+                extras = {measure.key: made.extras[measure.key]}
+                alone = replace(plain, base=plain.base[:0], features=None, heads=(), extras=extras)
                 self._cache.put(_key(piece, {"measure": measure.key}), alone)
         valid = plain.extras[_VALID].to(torch.bool)
         return replace(plain, extras=measured), valid
+
+    def _heads(self, identity: Any) -> tuple[Head, ...] | None:
+        """The last layer in the passes of some noise: kept once, not with each piece."""
+        kept = self._cache.get(_key(self._owner, {"heads": identity}))
+        return None if kept is None else kept.heads
+
+    def _keep_heads(self, identity: Any, heads: tuple[Head, ...]) -> None:
+        nothing = torch.zeros(0, 1)
+        settings = PassSettings(1.0, n_samples=0)
+        record = Passes(nothing, nothing[None], None, None, None, settings, heads=heads)
+        self._cache.put(_key(self._owner, {"heads": identity}), record)
 
     def _record(self, made: Forwarded, inputs: Inputs) -> Passes:
         is_logits = self._network.known_probe.head_is_logits

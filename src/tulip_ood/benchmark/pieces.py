@@ -1,6 +1,7 @@
 """The sets of a benchmark in pieces of a fixed size: the unit that is scored, kept and resumed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,14 @@ from tulip_ood.data.protocol import Protocol
 from tulip_ood.data.root import Part
 from tulip_ood.errors import DataError
 
-__all__ = ["Piece", "labelled_batches", "pieces_of", "preprocess_for", "unlabelled_batches"]
+__all__ = [
+    "Ahead",
+    "Piece",
+    "labelled_batches",
+    "pieces_of",
+    "preprocess_for",
+    "unlabelled_batches",
+]
 
 _PIECE_BYTES = 256 << 20
 _MOST_ROWS = 2048
@@ -47,20 +55,64 @@ class Piece:
 
     def inputs(self) -> Tensor:
         """[N, …]; NaN where an image cannot be read, so that it gets no score."""
-        found: dict[int, Tensor] = {}
+        whole: Tensor | None = None
         for batch in batches(
             self.part.source, self.preprocess, batch_size=_BATCH, first=self.first, stop=self.stop
         ):
-            if batch.inputs is not None:
-                for row, x in zip(batch.rows, batch.inputs, strict=True):
-                    found[row.number] = x
-        if not found:
-            raise DataError(
-                f"none of the rows {self.first} … {self.stop - 1} of {self.part.name} can be read: "
-                f"`tulip data check --deep` says why"
-            )
-        nothing = torch.full_like(next(iter(found.values())), float("nan"))
-        return torch.stack([found.get(i, nothing) for i in range(self.first, self.stop)])
+            if batch.inputs is None:
+                continue
+            if len(batch.rows) == len(self):
+                return batch.inputs
+            if whole is None:
+                whole = batch.inputs.new_full((len(self), *batch.inputs.shape[1:]), float("nan"))
+            if batch.inputs.shape[1:] != whole.shape[1:]:
+                raise DataError(
+                    f"{self.part.name} has images of {list(whole.shape[1:])} and "
+                    f"{list(batch.inputs.shape[1:])}, and they are not resized: make them alike"
+                )
+            whole[[row.number - self.first for row in batch.rows]] = batch.inputs
+        if whole is None:
+            side = self.preprocess.crop
+            if side is None:
+                raise DataError(
+                    f"none of the rows {self.first} … {self.stop - 1} of {self.part.name} can be "
+                    f"read: `tulip data check --deep` says why"
+                )
+            whole = torch.full((len(self), len(self.preprocess.mean), side, side), float("nan"))
+        return whole
+
+
+class Ahead:
+    """Decodes the next piece in the background while the network works on this one.
+
+    Args:
+        pieces: In the order in which they will be asked for.
+
+    Example:
+        >>> with Ahead([]) as ahead:
+        ...     pass
+    """
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._after = dict(zip(map(id, pieces), pieces[1:], strict=False))
+        self._under_way: dict[int, Future[Tensor]] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tulip-ahead")
+
+    def __enter__(self) -> "Ahead":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def inputs(self, piece: Piece) -> Tensor:
+        """The inputs of a piece; from here on the next one is being decoded."""
+        begun = self._under_way.pop(id(piece), None)
+        found = piece.inputs() if begun is None else begun.result()
+        self._under_way.clear()  # of pieces that were not needed after all
+        following = self._after.get(id(piece))
+        if following is not None:
+            self._under_way[id(following)] = self._pool.submit(following.inputs)
+        return found
 
 
 def pieces_of(part: Part, preprocess: Preprocess, digest: str) -> list[Piece]:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from tulip_ood.benchmark.bootstrap import Interval
 from tulip_ood.benchmark.results import Comparison
+from tulip_ood.numerics.tasks import make_task
 
 if TYPE_CHECKING:
     from tulip_ood.benchmark.comparing import Compared
 
 __all__ = ["as_text", "verdict"]
 
-REFERENCE = "ent"
+_CALLED = {"ent": "entropy", "noise": "noise averaging"}  # yardsticks, in words
 NO_BETTER_THAN_GUESSING = 0.52
 WORTH_NAMING = 0.005  # of AUROC
 _COLUMNS = (  # title, metric, unit
@@ -57,13 +58,9 @@ def as_text(found: "Compared") -> str:
             "",
             *_wrapped(verdict(found, "train")),
         ]
-    out += ["", *_LEGEND]
-    if found.repeated:
-        out += [
-            "",
-            f"look at this: {found.repeated:,} of the {judged.n_id:,} ID test inputs were fitted "
-            f"on as well. Judge on others.",
-        ]
+    out += ["", *_legend(found)]
+    for line in _seen_before(found):
+        out += ["", *_wrapped(line)]
     if found.skipped:
         out += ["", "not run:"]
         for name, why in found.skipped.items():
@@ -71,12 +68,44 @@ def as_text(found: "Compared") -> str:
     return "\n".join(out)
 
 
-_LEGEND = (
-    "AUROC, FPR@95 (ID refused where 95 % of OOD are caught) and missed@95 (OOD accepted where",
-    "95 % of ID are) in %, means over the OOD sets; AURC × 10⁻³ ranks the network's own errors.",
-    "± to entropy: difference of AUROC, with a 95 % interval over the same resampled images;",
-    "a star marks one that leaves out 0.",
-)
+def _legend(found: "Compared") -> list[str]:
+    errors = "AURC × 10⁻³ ranks the network's own errors."
+    if not _has_errors(found):
+        errors = (
+            f"only these three remain for task '{found.task}', where no answer is right or wrong: "
+            f"there is no AURC, accuracy or calibration error."
+        )
+    return _wrapped(
+        f"AUROC, FPR@95 (ID refused where 95 % of OOD are caught) and missed@95 (OOD accepted "
+        f"where 95 % of ID are) in %, means over the OOD sets; {errors} ± to {_yardstick(found)}: "
+        f"difference of AUROC, with a 95 % interval over the same resampled images; a star marks "
+        f"one that leaves out 0."
+    )
+
+
+def _seen_before(found: "Compared") -> list[str]:
+    """Warnings of test inputs that are no test, because something was learned from them."""
+    lines = []
+    if found.repeated:
+        lines.append(
+            f"look at this: {found.repeated:,} of the {found.val.n_id:,} ID test inputs were "
+            f"fitted on as well. Judge on others."
+        )
+    for name, count in found.tuned_on.items():
+        lines.append(
+            f"look at this: {count:,} of the {found.val.n_ood[name]:,} inputs of the OOD set "
+            f"{name} were tuned on as well. Judge on others."
+        )
+    return lines
+
+
+def _yardstick(found: "Compared") -> str:
+    return _CALLED.get(found.yardstick, found.yardstick)
+
+
+def _has_errors(found: "Compared") -> bool:
+    """Whether answers are right or wrong, as classes are and numbers are not."""
+    return make_task(found.task).has_errors
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:
@@ -99,14 +128,16 @@ def _table(found: "Compared", track: str) -> list[str]:
     groups = [g for g in ("near", "far") if comparison.in_group(g)]
     titles = ["method", *(f"{group} AUROC ↑" for group in groups)]
     titles += [title for title, _, _ in _COLUMNS]
-    titles += ["AURC ↓", "± to entropy"]
+    titles += ["AURC ↓"] if _has_errors(found) else []
+    titles.append(f"± to {_yardstick(found)}")
     rows = [titles]
     for name in _order(comparison):
         cells = [name]
         cells += [_number(100 * comparison.mean(name, "auroc", group=g), 2) for g in groups]
         cells += [_number(unit * comparison.mean(name, metric), 2) for _, metric, unit in _COLUMNS]
-        cells.append(_number(1000 * comparison.methods[name].aurc, 2))
-        cells.append("" if name == REFERENCE else _difference(against[name]["auroc"]))
+        if _has_errors(found):
+            cells.append(_number(1000 * comparison.methods[name].aurc, 2))
+        cells.append("" if name == found.yardstick else _difference(against[name]["auroc"]))
         rows.append(cells)
     widths = [max(len(row[i]) for row in rows) for i in range(len(titles))]
     return [
@@ -150,27 +181,28 @@ def verdict(found: "Compared", track: str) -> str:
             f"None of these tells these OOD sets from ID: the highest AUROC is {100 * top:.1f} %, "
             f"and guessing gives 50 %."
         )
-    if best == REFERENCE:
-        return "Use entropy: no method has a higher AUROC on these OOD sets."
+    plain = _yardstick(found)
+    if best == found.yardstick:
+        return f"Use {plain}: no method has a higher AUROC on these OOD sets."
     gain = against[best]["auroc"]
     if not found.gains[track][best]:
         return (
-            f"Use entropy: {best} has the highest AUROC of {len(comparison.methods)} methods, but "
+            f"Use {plain}: {best} has the highest AUROC of {len(comparison.methods)} methods, but "
             f"a difference of {_difference(gain)} may be chance when so many are tried."
         )
     if gain.value < WORTH_NAMING:
         return (
-            f"Use entropy: {best} has the highest AUROC, but only {100 * gain.value:.2f} points "
+            f"Use {plain}: {best} has the highest AUROC, but only {100 * gain.value:.2f} points "
             f"more."
         )
     ties = [name for name in found.tied[track] if name != best]
-    words = [f"Use {best}: its AUROC is {100 * gain.value:.2f} points above entropy's."]
+    words = [f"Use {best}: its AUROC is {100 * gain.value:.2f} points above {plain}'s."]
     if ties:
         words.append(f"Not told apart from it by these images: {', '.join(ties)}.")
     errors = against[best].get("aurc")
     if errors is not None and errors.clear and errors.value > 0:
         words.append(
-            f"But it ranks the network's own errors worse than entropy does (AURC "
+            f"But it ranks the network's own errors worse than {plain} does (AURC "
             f"{1000 * errors.value:+.2f} × 10⁻³): to find wrong answers on ordinary inputs, use "
             f"another."
         )

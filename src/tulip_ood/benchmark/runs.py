@@ -73,6 +73,9 @@ class Run:
         parameters: What was fixed or chosen.
         result: Scores on ID test inputs and on every OOD set.
         shifted: Scores on ID inputs under other conditions, by set.
+        tune: What its parameters were chosen on: "ood", "pseudo" or "none".
+        architecture: The class of the network.
+        findings: What looked odd while it was fitted, in sentences.
 
     Example:
         >>> Run.__dataclass_fields__["track"].type
@@ -90,6 +93,9 @@ class Run:
     parameters: Mapping[str, Any]
     result: MethodResult
     shifted: Mapping[str, ShiftedResult] = field(default_factory=dict)
+    tune: str = "none"
+    architecture: str = ""
+    findings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,8 @@ class Benchmark:
         sets: Every set that was scored, ID first.
         limit: The seeded subset that was drawn of each set, if one was.
         skipped: Methods that could not be run, with the reason.
-        environment: Versions, device, command.
+        environment: Versions and devices.
+        fitted_on: The sets that were fitted on, by role: "val", "train", "ood_val".
 
     Example:
         >>> Benchmark("cifar10", (), {}).limit is None
@@ -115,6 +122,7 @@ class Benchmark:
     limit: int | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    fitted_on: Mapping[str, BenchmarkSet] = field(default_factory=dict)
 
     def in_group(self, group: str) -> list[str]:
         """The names of the sets of a group."""

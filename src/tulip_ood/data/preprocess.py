@@ -142,7 +142,8 @@ class Preprocess:
         """uint8 [N, H, W, C] → float32 [N, C, H, W], scaled to [0, 1], less mean, over std."""
         x = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
         mean, std = (torch.tensor(v, dtype=torch.float32) for v in (self.mean, self.std))
-        return (x.to(torch.float32) / 255 - mean[:, None, None]) / std[:, None, None]
+        wide = x.to(torch.float32)  # ours, so that it can be changed in place
+        return wide.div_(255).sub_(mean[:, None, None]).div_(std[:, None, None])
 
     # -------------------------------------------------------------------- header
 

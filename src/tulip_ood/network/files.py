@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -72,4 +73,7 @@ def save_tensors(
         {'a': tensor([1., 1.])}
     """
     held = {name: value.contiguous() for name, value in tensors.items()}
-    appear(path, lambda partial: save_file(held, partial, metadata=dict(metadata)))
+    try:
+        appear(path, lambda partial: save_file(held, partial, metadata=dict(metadata)))
+    except SafetensorError as error:  # a full disk, for instance
+        raise InputError(f"{path} cannot be written: {error}") from error

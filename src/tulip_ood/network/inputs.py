@@ -5,7 +5,7 @@ a constant that goes along. A *row* is the structure cut down to one input.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "row_digests",
     "signature",
     "split_batch",
+    "structure",
     "take",
     "tensors",
 ]
@@ -220,7 +221,12 @@ def finite_rows(inputs: Inputs) -> Tensor:
     good = torch.ones(count_rows(inputs), dtype=torch.bool)
     for _, t in tensors(inputs):
         if t.is_floating_point() and t.numel():
-            good &= t.isfinite().reshape(t.shape[0], -1).all(dim=1).cpu()
+            flat = t.reshape(t.shape[0], -1)
+            # NaN and Inf survive a sum, which is much faster; a sum may overflow by itself.
+            fine = flat.sum(dim=1).isfinite()
+            odd = (~fine).nonzero().squeeze(1)
+            fine[odd] = flat[odd].isfinite().all(dim=1)
+            good &= fine.cpu()
     return good
 
 
@@ -272,15 +278,37 @@ def split_batch(batch: Any) -> tuple[Inputs, Tensor]:
     )
 
 
-def inputs_only(batch: Any) -> Inputs:
-    """The inputs of a batch that may or may not carry labels (an OOD loader)."""
+def structure(inputs: Inputs) -> tuple[tuple[str, str], ...]:
+    """How a model is fed: the place of every tensor, its dimensions and its kind of numbers.
+
+    Example:
+        >>> import torch
+        >>> structure({"ids": torch.zeros(4, 7, dtype=torch.int64)})
+        (('ids', '2-D integer'),)
+    """
+    return tuple((place, f"{t.ndim}-D {_numbers(t)}") for place, t in tensors(inputs))
+
+
+def inputs_only(batch: Any, known: Collection[tuple[tuple[str, str], ...]] | None = None) -> Inputs:
+    """The inputs of a batch that may or may not carry labels (an OOD loader).
+
+    Whether (a, b) are two inputs or an input with its label cannot be seen from the batch. Where
+    the structures of ID inputs are `known`, the reading is taken that has one of them.
+    """
+    readings = [batch]
     if isinstance(batch, Mapping):
-        return {name: value for name, value in batch.items() if name not in _LABEL_KEYS}
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        return batch[0]
-    if isinstance(batch, tuple | list) and len(batch) == 1:
-        return batch[0]
-    return batch
+        readings.insert(0, {k: value for k, value in batch.items() if k not in _LABEL_KEYS})
+    elif isinstance(batch, tuple | list) and len(batch) in (1, 2):
+        readings.insert(0, batch[0])
+    if known is None:
+        return readings[0]
+    for reading in readings:
+        if structure(reading) in known:
+            return reading
+    raise InputError(
+        f"a batch of OOD inputs, with labels or without, must hold what the ID inputs are, "
+        f"{' or '.join(map(_shown, sorted(known)))}; got {_shown(structure(batch)) or _kind(batch)}"
+    )
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -355,3 +383,11 @@ class _Reading:
 def _kind(value: Any) -> str:
     length = f" of length {len(value)}" if isinstance(value, tuple | list) else ""
     return type(value).__name__ + length
+
+
+def _numbers(t: Tensor) -> str:
+    return "float" if t.is_floating_point() else "complex" if t.is_complex() else "integer"
+
+
+def _shown(kinds: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{place}: {kind}" if place else f"a {kind} tensor" for place, kind in kinds)

@@ -128,7 +128,7 @@ def _at_least(share: float, n: int) -> int:
 
 
 def aupr_out(id_scores: Numbers, ood_scores: Numbers) -> float:
-    """Average precision with OOD as the positive class.
+    """Average precision with OOD as the positive class (OpenOOD's AUPR: trapezoids instead).
 
     Example:
         >>> aupr_out([0.1, 0.4], [0.3, 0.9])
@@ -140,6 +140,8 @@ def aupr_out(id_scores: Numbers, ood_scores: Numbers) -> float:
 
 def aupr_in(id_scores: Numbers, ood_scores: Numbers) -> float:
     """Average precision with ID as the positive class (a low score speaks for it).
+
+    OpenOOD's AUPR takes trapezoids below the same curve instead of steps.
 
     Example:
         >>> aupr_in([0.1, 0.4], [0.3, 0.9])

@@ -1,0 +1,1 @@
+"""What the paper proves, made computable: infinite networks, their training, the bound."""
