@@ -1,0 +1,399 @@
+"""The network as a graph: everything that touches `torch.export` is here.
+
+What is exported is a copy of the private copy, on the device and in the dtype of the passes, with
+any number of rows. The user's module is never exported, and nothing is when this file is imported.
+"""
+
+import copy
+import itertools
+import logging
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
+
+from tulip_ood.errors import ModelError
+from tulip_ood.network import inputs as structures
+from tulip_ood.network.forking import fork_safe_lock
+from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.logits import find_logits
+from tulip_ood.network.network import Network
+
+__all__ = ["TESTED", "Exported", "PartitionError", "State", "export_network", "kind_of"]
+
+# torch.export changes from release to release; where nobody has tried it, plain passes are right.
+TESTED = ("2.11", "2.13")
+
+# Exporting patches classes of PyTorch's for as long as it takes: one at a time.
+_exporting = fork_safe_lock()
+# A graph holds no weights and is good for as long as its network lives, whatever is perturbed.
+_graphs: "weakref.WeakKeyDictionary[Network, dict[Any, Exported]]" = weakref.WeakKeyDictionary()
+
+# Operations that PyTorch composes of others may return what they were given, whatever their schema
+# says. These never do.
+_MAKE_NEW = {
+    f"aten::{name}"
+    for name in ("conv1d", "conv2d", "conv3d", "linear", "matmul", "batch_norm", "layer_norm")
+}
+
+
+class PartitionError(ModelError):
+    """The network cannot be exported as a graph, or the graph is not the network; says why.
+
+    Example:
+        >>> issubclass(PartitionError, ModelError)
+        True
+    """
+
+
+@dataclass(frozen=True)
+class State:
+    """What a placeholder of the graph stands for, other than an input.
+
+    Attributes:
+        kind: "parameter", "buffer" or "constant".
+        name: As `Network.parameters` has it (tied ones under one name), or as the module has it.
+
+    Example:
+        >>> State("parameter", "fc.weight").kind
+        'parameter'
+    """
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A network as a graph without side effects.
+
+    Attributes:
+        graph_module: ATen operations. Its outputs are the logits as the network gives them, and
+            where the last linear layer is known what it was fed, what it gave, its weight and bias.
+        states: What each placeholder stands for, by its name in the graph.
+        inputs: The names of the placeholders of the inputs, in the order of `inputs.tensors`.
+        constants: Tensors that are neither parameters nor buffers, by name.
+
+    Example:
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(nn.Linear(4, 3), make_task("classification"))
+        >>> sorted(s.name for s in export_network(network, torch.zeros(2, 4)).states.values())
+        ['bias', 'weight']
+    """
+
+    graph_module: GraphModule
+    states: dict[str, State]
+    inputs: tuple[str, ...]
+    constants: dict[str, Tensor]
+
+
+def export_network(network: Network, example: Inputs) -> Exported:
+    """The network's graph, for any number of inputs of the example's kind; made once.
+
+    Args:
+        network: Is looked at with the example, if it has not been yet.
+        example: At least one input; numbers do not matter, only shapes and dtypes.
+
+    Example:
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> class Moody(nn.Linear):
+        ...     def forward(self, x):
+        ...         return super().forward(x) if x.sum() > 0 else x
+        >>> network = Network(Moody(3, 3), make_task("classification"))
+        >>> try:
+        ...     export_network(network, torch.ones(2, 3))
+        ... except PartitionError as error:
+        ...     print(str(error)[:40])
+        the network Moody cannot be exported: it
+    """
+    _check_version()
+    network.probe(example)
+    if network.calls_user_hooks:
+        raise PartitionError("the network's output is changed by hooks, which no graph can follow")
+    with _exporting:
+        graphs = _graphs.setdefault(network, {})
+        kind = kind_of(network, example)
+        if kind not in graphs:
+            graphs[kind] = _export(network, example)
+        return graphs[kind]
+
+
+def kind_of(network: Network, inputs: Inputs) -> tuple[Any, ...]:
+    """What a graph is made for: device, dtype, and what inputs are, except for their number.
+
+    Floating inputs are cast to the dtype of the passes, so that their own does not count.
+
+    Example:
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(nn.Linear(4, 3), make_task("classification"))
+        >>> kind_of(network, torch.zeros(2, 4)) == kind_of(network, torch.zeros(9, 4).double())
+        True
+    """
+    cast = structures.map_tensors(
+        lambda t: t[:0].to(network.dtype) if t.is_floating_point() else t[:0], inputs
+    )
+    return (network.device, network.dtype, *structures.signature(cast))
+
+
+def _export(network: Network, example: Inputs) -> Exported:
+    module, canonical = _copied(network)
+    rows = network.to_device(_enough_rows(example, module))
+    whole = _Whole(module, rows, network)
+    try:
+        # Not in the user's autocast or inference mode: passes know neither.
+        off = torch.inference_mode(False), torch.autocast(network.device.type, enabled=False)
+        with off[0], off[1], torch.no_grad(), _quiet():
+            tensors = tuple(t for _, t in structures.tensors(rows))
+            program, graph_module = _exported(whole, tensors)
+    except Exception as error:
+        raise PartitionError(
+            f"the network {type(network.module).__name__} cannot be exported: {_one_line(error)}"
+        ) from error
+    return _described(program, graph_module, canonical)
+
+
+def _check_version() -> None:
+    version = ".".join(torch.__version__.split(".")[:2])
+    if version not in TESTED:
+        raise PartitionError(
+            f"graphs of networks were tested with PyTorch {' and '.join(TESTED)}; this is {version}"
+        )
+
+
+# ------------------------------------------------------------------------- what is exported
+
+
+def _copied(network: Network) -> tuple[nn.Module, dict[str, str]]:
+    """The skeleton with its parameters in it, and every parameter's name → its canonical name."""
+    with network._lock:  # while a pass runs, the skeleton holds the parameters of that pass
+        memo: dict[int, Any] = {}
+        for name, placeholder in network.module.named_parameters():
+            memo[id(placeholder)] = nn.Parameter(network.parameters[name], requires_grad=False)
+        for buffer in network.module.buffers():
+            memo[id(buffer)] = buffer
+        for part in network.module.modules():
+            # Ours that watch are not to be copied; those that compute weights are.
+            for hooks in (part._forward_hooks, part._forward_pre_hooks):
+                kept = ((k, h) for k, h in hooks.items() if not _is_ours(h))
+                memo[id(hooks)] = OrderedDict(kept)
+        module = copy.deepcopy(network.module, memo)
+    first: dict[int, str] = {id(p): name for name, p in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    return module, {name: first[id(p)] for name, p in every}
+
+
+def _is_ours(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith(__name__.partition(".")[0] + ".")
+
+
+def _enough_rows(example: Inputs, module: nn.Module) -> Inputs:
+    """As many rows as no other dimension has: a coincidence would be taken for a rule."""
+    held = itertools.chain(module.parameters(), module.buffers())
+    sizes = {size for tensor in held for size in tensor.shape}
+    sizes |= {size for _, t in structures.tensors(example) for size in t.shape[1:]}
+    n = next(n for n in itertools.count(5, 2) if n not in sizes)
+    index = torch.arange(n) % structures.count_rows(example)
+
+    def repeated(t: Tensor) -> Tensor:
+        return t.detach()[index.to(t.device)].contiguous()
+
+    return structures.map_tensors(repeated, example)
+
+
+class _TracingError(Exception):
+    """The network's own code has failed while it was traced."""
+
+
+class _Whole(nn.Module):
+    """From the tensors of the inputs to all that a pass gives."""
+
+    def __init__(self, module: nn.Module, rows: Inputs, network: Network) -> None:
+        super().__init__()
+        self.module = module
+        self._rows = rows
+        self._place = {id(t): i for i, (_, t) in enumerate(structures.tensors(rows))}
+        self._output = network.output_function
+        self._tapped: tuple[Any, ...] = ()
+        head = network.known_probe.head
+        if head is not None:
+            module.get_submodule(head).register_forward_hook(self._tap)
+
+    def _tap(self, layer: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        self._tapped = (args[0], out, layer.weight, layer.bias)
+
+    def forward(self, tensors: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        inputs = structures.map_tensors(lambda t: tensors[self._place[id(t)]], self._rows)
+        args, kwargs = structures.arguments(inputs)
+        try:
+            logits = find_logits(self.module(*args, **kwargs), self._output)
+        except Exception as error:  # PyTorch would print the graph so far if it saw its own
+            raise _TracingError(_one_line(error)) from error
+        tapped, self._tapped = self._tapped, ()
+        return (logits, *tapped)
+
+
+# ------------------------------------------------------------------------------- the program
+
+
+def _exported(whole: nn.Module, tensors: tuple[Tensor, ...]) -> tuple[Any, GraphModule]:
+    """The program, and its graph without writes.
+
+    A part of the graph that is run again and again must not write to what it is handed.
+    """
+    rows = torch.export.Dim("rows", min=1)
+    shapes = (tuple({0: rows} for _ in tensors),)
+    program: Any = torch.export.export(whole, (tensors,), dynamic_shapes=shapes, strict=False)
+    graph_module = _without_writes(program.graph_module)
+    if graph_module is None:  # PyTorch can always do it, by tracing everything once more
+        program = program.run_decompositions({})
+        graph_module = program.graph_module
+    return program, graph_module
+
+
+def _described(program: Any, graph_module: GraphModule, canonical: dict[str, str]) -> Exported:
+    states, inputs = {}, []
+    constants = dict(program.constants)
+    for spec in program.graph_signature.input_specs:
+        kind, place = spec.kind.name, spec.arg.name
+        if kind == "USER_INPUT":
+            inputs.append(place)
+        elif kind == "PARAMETER":
+            states[place] = State("parameter", canonical[_inner(spec.target)])
+        elif kind == "BUFFER":
+            states[place] = State("buffer", _inner(spec.target))
+        elif kind == "CONSTANT_TENSOR":
+            states[place] = State("constant", spec.target)
+        else:
+            raise PartitionError(f"the network's graph holds something unknown: {kind.lower()}")
+    outputs = {spec.kind.name for spec in program.graph_signature.output_specs}
+    if outputs != {"USER_OUTPUT"} or _has_writes(graph_module):
+        raise PartitionError("the network writes to its own tensors in every pass")
+    tensors = {name: value for name, value in constants.items() if isinstance(value, Tensor)}
+    return Exported(graph_module, states, tuple(inputs), tensors)
+
+
+def _inner(name: str) -> str:
+    return name.removeprefix("module.")
+
+
+def _one_line(error: Exception) -> str:
+    if "Constraints violated (rows)" in str(error):
+        return "its code fixes the number of inputs (as len(x) does, and x.shape[0] does not)"
+    if "data-dependent" in str(error):
+        return "its code goes one way or another by the values that it sees (if, for, .item())"
+    lines = (" ".join(line.split()) for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)[:200]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch warns of its own internals, and logs what we are going to say in one line."""
+    loggers = [logging.getLogger(name) for name in ("torch.export", "torch.fx", "torch._dynamo")]
+    levels = [logger.level for logger in loggers]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for logger in loggers:
+                logger.setLevel(logging.CRITICAL)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+# -------------------------------------------------------------------------------- writes
+
+
+def _has_writes(graph_module: GraphModule) -> bool:
+    """Whether any operation writes to a tensor."""
+    parts = (part for part in graph_module.modules() if isinstance(part, GraphModule))
+    nodes = itertools.chain.from_iterable(part.graph.nodes for part in parts)
+    return any(_writes(node) for node in nodes)
+
+
+def _without_writes(graph_module: GraphModule) -> GraphModule | None:
+    """The same without writes; None where a write might be seen through another name.
+
+    PyTorch can take writes out of every graph by tracing it again, which takes most of the time of
+    an export and replaces operations by others. Nearly all networks write only to what they have
+    just made: there it is enough to take the operation that does not write, and its result from
+    there on.
+    """
+    if not _has_writes(graph_module):
+        return graph_module
+    graph = Graph()
+    graph.output(graph.graph_copy(graph_module.graph, {}))
+    for node in list(graph.nodes):
+        if _writes(node) and not _replaced(graph, node):
+            return None
+    made = GraphModule(graph_module, graph)
+    return None if _has_writes(made) else made
+
+
+def _replaced(graph: Graph, node: Node) -> bool:
+    pure, written = _pure(node), node.args[0]
+    if not isinstance(written, Node):
+        return False
+    if node.target is torch.ops.aten.dropout_.default and node.args[2] is False:
+        node.replace_all_uses_with(written)
+        graph.erase_node(node)
+        return True
+    if pure is None or not _makes_new(written):
+        return False
+    place = {n: i for i, n in enumerate(graph.nodes)}
+    earlier = [user for user in written.users if place[user] < place[node]]
+    if not all(_makes_new(user) for user in earlier) or not _same_dtypes(node, written):
+        return False
+    with graph.inserting_before(node):
+        new = graph.call_function(pure, node.args, node.kwargs)
+    new.meta = dict(node.meta)
+    kept = {new, *earlier}
+    written.replace_all_uses_with(new, delete_user_cb=lambda user: user not in kept)
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
+    return True
+
+
+def _writes(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _pure(node: Node) -> Any:
+    """The operation that does the same without writing, if only the first argument is written."""
+    schema: Any = getattr(node.target, "_schema", None)
+    space, _, name = schema.name.partition("::")
+    written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+    if space != "aten" or not name.endswith("_") or written != [True] + [False] * len(written[1:]):
+        return None
+    packet = getattr(torch.ops.aten, name[:-1], None)
+    return getattr(packet, schema.overload_name or "default", None)
+
+
+def _makes_new(node: Node) -> bool:
+    """Whether an operation's result shares memory with nothing else."""
+    op: Any = node.target
+    schema = getattr(op, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return False
+    if len(schema.returns) != 1 or schema.returns[0].alias_info is not None:
+        return False
+    composed = torch._C._dispatch_has_kernel_for_dispatch_key(
+        op.name(), "CompositeImplicitAutograd"
+    )
+    return schema.name in _MAKE_NEW or not composed
+
+
+def _same_dtypes(node: Node, written: Node) -> bool:
+    """Otherwise the other operation's result may have another dtype than what is written to."""
+    values = [source.meta.get("val") for source in node.all_input_nodes]
+    kinds = {value.dtype for value in values if isinstance(value, Tensor)}
+    value = written.meta.get("val")
+    return isinstance(value, Tensor) and value.is_floating_point() and kinds == {value.dtype}
