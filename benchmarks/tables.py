@@ -97,7 +97,9 @@ Numbers = dict[str, dict[str, float]]  # by method and network
 @cache
 def results(name: str) -> list[dict[str, Any]]:
     """The rows of a benchmark's results."""
-    rows: list[dict[str, Any]] = pq.read_table(HERE / "results" / name / "results.parquet").to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(
+        HERE / "results" / name / "results.parquet"
+    ).to_pylist()
     return rows
 
 

@@ -1,0 +1,1 @@
+"""Figures of the paper, drawn again from numbers made here."""
