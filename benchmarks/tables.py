@@ -161,6 +161,31 @@ def networks() -> str:
     return table(["network", "best of 100 epochs", "test accuracy, %"], rows)
 
 
+def imagenet() -> str:
+    """The runner on images as large as ImageNet's."""
+    names = {
+        "small": "a very small network",
+        "waiting": "one that leaves the CPU free (sleeps)",
+        "resnet18": "ResNet-18 on the CPU",
+    }
+    rows = []
+    for key, found in read("imagenet/result.json")["networks"].items():
+        seconds = found["seconds"]
+        rows.append(
+            [
+                names[key],
+                f"{found['images']:,}",
+                f"{found['images_per_s']:.1f}",
+                f"{100 * found['reading_share']:.0f} %",
+                f"{100 * found['decode_share_of_cpu']:.0f} %",
+                f"{100 * seconds['both'] / min(seconds['reading'], seconds['passes']):.0f} %",
+                f"{found['rss_mb']['peak']:,} MB",
+            ]
+        )
+    head = ["network", "images", "images/s", "time reading", "CPU decoding", "overlap", "peak"]
+    return table(head, rows)
+
+
 STEPS = (
     "ent",
     "noise",
@@ -223,6 +248,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cifar10-dropout": lambda: bench("cifar10-dropout", "val"),
     "cifar100-val": lambda: bench("cifar100", "val"),
     "networks": networks,
+    "imagenet": imagenet,
     "steps": steps,
     "shift": shift,
     "parity": parity,

@@ -21,7 +21,9 @@ ahead has the rate of the slower one (`of_slower` = 1); one that reads, then sco
 cannot reach 1 for `small` and `resnet18`, whatever the runner does.
 
 `seconds` says where the run's time went, by the clock: reading (decoding, preparing and stacking
-images), passes, both at the same time (0 if the runner does not read ahead), and the rest.
+images), passes, both at the same time (0 if the runner does not read ahead), and the rest;
+`longer_share` is the longer of reading and passes, of the whole. Unlike `of_slower` it does not
+suffer from others' work on the machine that comes or goes between `alone` and the run.
 `decode_share` is the time that decoding, resizing and cropping would take alone, of the whole;
 `decode_share_of_cpu` the processor time within them, of that of the whole process. `rss_mb` is
 sampled every second; for every tenth of the test images the last sample and the highest. Flat: the
@@ -71,6 +73,7 @@ ALONE = 2000  # images that are read for `alone`
 IN_MEMORY = {"small": 2048, "waiting": 512, "resnet18": 256}  # inputs that `alone` scores
 MB = 2**20
 PROTOCOL = protocol_of("imagenet")
+Intervals = list[tuple[float, float]]
 
 
 def main() -> None:
@@ -138,16 +141,16 @@ def make_root(place: Path, n: int) -> dict[str, Any]:
     lists.mkdir(parents=True)
     number = 0
     for role, count in counts.items():
-        ours = role == "inaturalist"
-        folder = "inaturalist/images" if ours else "imagenet_1k/val"
+        outside = role == "inaturalist"
+        folder = "inaturalist/images" if outside else "imagenet_1k/val"
         (place / "images_largescale" / folder).mkdir(parents=True, exist_ok=True)
         lines = []
         for i in range(count):
             file = f"{folder}/{number:08d}.JPEG"
             (place / "images_largescale" / file).write_bytes(distinct[number % DISTINCT])
-            lines.append(f"{file} {-1 if ours else i % PROTOCOL.classes}\n")
+            lines.append(f"{file} {-1 if outside else i % PROTOCOL.classes}\n")
             number += 1
-        name = "test_inaturalist.txt" if ours else f"{role}_imagenet.txt"
+        name = "test_inaturalist.txt" if outside else f"{role}_imagenet.txt"
         (lists / name).write_text("".join(lines))
     return {
         **counts,
@@ -193,8 +196,8 @@ def network(name: str, seconds: float) -> BenchNetwork:
 
 
 def measure(name: str, place: str, limit: int | None) -> dict[str, Any]:
-    seconds = 1 / child("alone", "small", place, 0.0)["feed"] if name == "waiting" else 0.0
     load = os.getloadavg()[0]
+    seconds = 1 / child("alone", "small", place, 0.0)["feed"] if name == "waiting" else 0.0
     say(f"{name}: reading and network alone")
     before = child("alone", name, place, seconds)
     say(f"{name}: the run")
@@ -212,15 +215,15 @@ def measure(name: str, place: str, limit: int | None) -> dict[str, Any]:
         "alone_before_after": {key: [round(before[key], 1), round(after[key], 1)] for key in rates},
         "of_slower": round(ran["images_per_s"] / slower, 3),
         "of_in_turns": round(ran["images_per_s"] / in_turns, 3),
-        "others_load_before": round(load, 2),
+        "load_before": round(load, 2),
     }
     say(json.dumps(found))
     return found
 
 
 def child(what: str, name: str, place: str, seconds: float, **more: Any) -> Any:
-    order = json.dumps({"what": what, "name": name, "place": place, "seconds": seconds, **more})
-    command = [sys.executable, __file__, "--child", order]
+    order = {"what": what, "name": name, "place": place, "seconds": seconds, **more}
+    command = [sys.executable, __file__, "--child", json.dumps(order)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
 
@@ -271,8 +274,7 @@ def run(name: str, place: str, seconds: float, limit: int | None) -> dict[str, A
         whole = time.perf_counter() - start
         memory.stop()
         cpu = time.process_time() - cpu
-    n_val = len(Root.open(place).part("imagenet", "val"))
-    n = n_val + sum(each.n for each in found.sets.values())
+    n = len(Root.open(place).part("imagenet", "val")) + sum(s.n for s in found.sets.values())
     scored = [run.method for run in found.runs]
     notes = [each.stand_in for each in found.sets.values() if each.stand_in]
     if sorted(scored) != sorted(METHODS.split(",")) or found.skipped or notes:
@@ -284,20 +286,16 @@ def run(name: str, place: str, seconds: float, limit: int | None) -> dict[str, A
         "images_per_s": round(n / whole, 1),
         "seconds": {k: round(v, 1) for k, v in {"whole": whole, **spent, "other": other}.items()},
         "reading_share": round(spent["reading"] / whole, 3),
+        "longer_share": round(max(spent["reading"], spent["passes"]) / whole, 3),
         "decode_share_of_cpu": round(length(decoding) / cpu, 3),
         "cores_used": round(cpu / whole, 2),
         "rss_mb": memory.summary(tenths=limit is None),
     }
 
 
-Intervals = list[tuple[float, float]]
-
-
 def watch() -> tuple[Intervals, Intervals, Intervals]:
     """When images were read, passes made (by the clock), images decoded (by the thread's own)."""
-    reading: Intervals = []
-    passes: Intervals = []
-    decoding: Intervals = []
+    reading, passes, decoding = watched = ([], [], [])
 
     def clocked(work: Any, spent: Intervals, clock: Callable[[], float]) -> Any:
         def inner(*args: Any, **kwargs: Any) -> Any:
@@ -322,7 +320,7 @@ def watch() -> tuple[Intervals, Intervals, Intervals]:
     forward = clocked(running.forward, passes, time.perf_counter)
     running.forward = shared_passes.forward = forward
     Preprocess.pixels = clocked(Preprocess.pixels, decoding, time.thread_time)
-    return reading, passes, decoding
+    return watched
 
 
 def length(intervals: Intervals) -> float:
@@ -362,11 +360,8 @@ class Memory:
     def summary(self, *, tenths: bool) -> dict[str, Any]:
         status = Path("/proc/self/status").read_text()
         peak = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM:"))
-        found: dict[str, Any] = {
-            "before": round(self._before),
-            "peak": round(peak / 1024),
-            "samples": len(self._samples),
-        }
+        found: dict[str, Any] = {"before": round(self._before), "peak": round(peak / 1024)}
+        found["samples"] = len(self._samples)
         if not tenths:
             return found
         within: list[list[float]] = [[] for _ in range(10)]
@@ -386,12 +381,9 @@ def resident() -> float:
 
 
 def machine() -> dict[str, Any]:
-    cpu = ""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            cpu = line.partition(":")[2].strip()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     return {
-        "cpu": cpu,
+        "cpu": next((x.partition(": ")[2] for x in lines if x.startswith("model name")), ""),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "decoding_threads": workers(),

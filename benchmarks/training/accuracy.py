@@ -1,6 +1,6 @@
 """The accuracy of trained networks on the ID test images of OpenOOD's protocol.
 
-    python benchmarks/training/accuracy.py --data ROOT --checkpoint cifar10=a.safetensors …
+python benchmarks/training/accuracy.py --data ROOT --checkpoint cifar10=a.safetensors …
 """
 
 import argparse

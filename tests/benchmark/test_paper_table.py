@@ -101,7 +101,7 @@ def test_published_numbers_and_their_marks(table: Table) -> None:
 
 def test_what_differs_from_the_protocol_is_named(table: Table) -> None:
     notes = "\n".join(table.notes)
-    assert "texture: ten of 47 DTD classes, 32 px (40 images)" in notes
+    assert "texture: ten of 47 DTD classes, 32 px (40 of 5,640 images)" in notes
     assert "svhn and places365: not there" in notes
     assert "Not run: mcd (the network has no dropout_layers, 100 % of it)" in notes
     assert "rankfeat (no inner layers)" in notes

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tulip_ood.benchmark.averages import field_of
+from tulip_ood.benchmark.averages import field_of, of_networks
+from tulip_ood.benchmark.bootstrap import Interval
 from tulip_ood.benchmark.pooled import Pooled, pool
 from tulip_ood.benchmark.runs import Benchmark, BenchmarkSet, Run
 from tulip_ood.errors import InputError
@@ -222,3 +223,34 @@ def test_a_benchmark_without_far_sets_has_no_far_numbers() -> None:
     pooled: Pooled = pool(benchmark(sets=near), "val", resamples=3)
     assert pooled.has("near", "auroc")
     assert not pooled.has("far", "auroc")
+
+
+def test_an_interval_on_the_other_side_of_its_value_is_not_clear() -> None:
+    assert Interval(0.1, 0.05, 0.2).clear
+    assert Interval(-0.1, -0.2, -0.05).clear
+    assert not Interval(0.1, -0.3, -0.05).clear
+    assert not Interval(-0.1, 0.05, 0.3).clear
+    assert not Interval(0.0, 0.05, 0.3).clear
+    assert not Interval(math.nan, 0.05, 0.3).clear
+
+
+def test_an_ensemble_has_no_spread_and_is_not_judged_over_networks() -> None:
+    strength = {"ent": 0.3, "tulip": 2.0, "ensemble": 4.0, "ensemble&knn": 4.0}
+    several = pool(benchmark(strength=strength), "val")
+    assert math.isnan(several.spread("ensemble", "near", "auroc"))
+    assert several.mean("ensemble", "near", "auroc") > several.mean("tulip", "near", "auroc")
+    assert several.judged == ("ent", "tulip")
+    assert several.clearly_best("near", "auroc") == ("tulip", ())
+    one = pool(benchmark(networks=["s0"], strength=strength), "val")
+    assert one.best("near", "auroc") in ("ensemble", "ensemble&knn")
+    alone = pool(benchmark(strength={"ensemble": 1.0}), "val", resamples=3)
+    assert alone.clearly_best("near", "auroc") == (None, ())
+
+
+def test_some_networks_alone() -> None:
+    ids = ("net-0123456789", "net-abcdefabcd", "other-0000000000")
+    made = benchmark(networks=ids)
+    assert {r.network for r in of_networks(made, ["net"]).runs} == set(ids[:2])
+    assert {r.network for r in of_networks(made, [ids[0], "other"]).runs} == {ids[0], ids[2]}
+    with pytest.raises(InputError, match=r"no network 'ne' in this benchmark; there are net-01"):
+        of_networks(made, ["net", "ne"])

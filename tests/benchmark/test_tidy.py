@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,13 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": [1]}), tmp_path / "other.parquet")
     with pytest.raises(FileFormatError, match="its columns are image; expected id_set"):
         read_parquet(tmp_path / "other.parquet")
+
+
+def test_what_parameters_were_chosen_on_is_a_column(tmp_path: Path) -> None:
+    made = benchmark(strength={"ent": 1.0, "knn": 1.2})
+    runs = tuple(replace(run, tune="ood" if run.method == "knn" else "none") for run in made.runs)
+    rows = tidy(replace(made, runs=runs))
+    assert {(row["method"], row["tune"]) for row in rows} == {("ent", "none"), ("knn", "ood")}
+    assert COLUMNS[COLUMNS.index("parameters") + 1] == "tune"
+    write_parquet(rows, tmp_path / "r.parquet", {})
+    assert read_parquet(tmp_path / "r.parquet") == rows

@@ -1,8 +1,11 @@
 """`tulip compare` on folders of images, as a user calls it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .conftest import PREPARED, Tulip
 
@@ -36,3 +39,41 @@ def test_wrong_use_is_said_in_one_line(tulip: Tulip) -> None:
         assert result.exit_code == 2, result.output
         assert words in result.stderr
         assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_what_cannot_be_read_is_counted_by_what_it_is_for(
+    tulip: Tulip, project: Path, tmp_path: Path
+) -> None:
+    """Folders of one name, with 1, 2 and 3 files that are no images."""
+    places = [tmp_path / place / "same" for place in ("a", "b", "c")]
+    for broken, (place, source) in enumerate(zip(places, ("val", "test", "ood"), strict=True), 1):
+        shutil.copytree(project / source, place)
+        for i in range(broken):
+            folder = place if source == "ood" else place / "red"
+            (folder / f"broken{i}.png").write_bytes(b"no image")
+    val, test, ood = places
+    out = tmp_path / "found.json"
+    result = tulip(
+        "compare", "tulip_tiny:make", "--id-val", val, "--id-test", test, "--ood", ood,
+        "--tune", ood, "--methods", "msp", *PREPARED, "--json", out,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads(out.read_text())
+    assert found["unreadable"] == {"id_val": 1, "id_test": 2, "tune": 3, "ood/same": 3}
+    assert "2 inputs of id_test could not be read" in result.stderr
+    assert found["tuned_on"] == {"same": 30}
+
+
+def test_numbers_instead_of_classes(tulip: Tulip, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, n in (("val", 120), ("test", 60)):
+        x = rng.normal(size=(n, 3, 8, 8)).astype("f4")
+        np.savez(tmp_path / f"{name}.npz", x=x, y=x.mean(axis=(1, 2, 3)))
+    np.savez(tmp_path / "wide.npz", x=4 * x)
+    result = tulip(
+        "compare", "tulip_tiny:single", "--task", "regression", "--methods", "knn",
+        "--id-val", tmp_path / "val.npz", "--id-test", tmp_path / "test.npz",
+        "--far", tmp_path / "wide.npz",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "± to noise averaging" in result.stdout

@@ -124,3 +124,33 @@ def test_blur_is_what_imagenet_gets(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     entry = json.loads("{" + result.stdout.splitlines()[-1] + "}")
     assert entry == {"blur_imagenet": {"test": {"file": "b.npz", "list": "none", "stand_in": None}}}
+
+
+def test_files_that_are_there_are_not_overwritten_unasked(tmp_path: Path) -> None:
+    parquet_root(tmp_path)
+    out = tmp_path / "c.npz"
+    base = ["corrupt", tmp_path, "--id", "cifar10", "--severities", "1", "--out"]
+    out.write_bytes(b"mine")
+    result = data(*base, out)
+    assert result.exit_code == 2
+    assert "is there already; name another file, or add --overwrite" in result.stderr
+    assert out.read_bytes() == b"mine"
+    result = data(*base, out, "--overwrite")
+    assert result.exit_code == 0, result.output
+    assert out.read_bytes() != b"mine"
+
+
+def test_the_images_of_a_set_are_never_overwritten(tmp_path: Path) -> None:
+    parquet_root(tmp_path)
+    root = Root.open(tmp_path)
+    files = {entry.file for splits in root.sets.values() for entry in splits.values()}
+    source = Path(next(iter(root.part("cifar10", "test").source.files())).path)
+    link = tmp_path / "link.parquet"
+    link.symlink_to(source)
+    for out in (source, link, *(tmp_path / file for file in files)):
+        before = out.read_bytes()
+        for more in ([], ["--overwrite"]):
+            result = data("corrupt", tmp_path, "--id", "cifar10", "--out", out, *more)
+            assert result.exit_code == 2, out
+            assert "holds the images of" in result.stderr or "must end in" in result.stderr
+        assert out.read_bytes() == before

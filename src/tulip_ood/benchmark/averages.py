@@ -5,13 +5,24 @@ and named. Rows of one number are the same image in every run, and that is check
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from tulip_ood.benchmark.runs import Benchmark, Run
 from tulip_ood.errors import InputError
 
-__all__ = ["Average", "Field", "average", "field_of"]
+__all__ = [
+    "Average",
+    "Field",
+    "average",
+    "field_of",
+    "is_ensemble",
+    "name_of",
+    "of_networks",
+]
+
+_ID = re.compile(r"^(?P<name>.+)-[0-9a-f]{10}$")  # what `cells.network_id` gives
 
 
 @dataclass(frozen=True)
@@ -20,7 +31,8 @@ class Average:
 
     Attributes:
         mean: Over networks, of the mean over noise seeds.
-        spread: The population standard deviation over networks; NaN for a single one.
+        spread: The population standard deviation over networks; NaN for a single one, and for an
+            ensemble, which is nearly the same on every network.
 
     Example:
         >>> Average(0.9, 0.01).mean
@@ -53,6 +65,54 @@ class Field:
     def noise_seeds(self) -> int:
         """The most noise seeds that a method has on a network."""
         return max((len(r) for each in self.methods.values() for r in each.values()), default=0)
+
+
+def is_ensemble(method: str) -> bool:
+    """Whether a method asks all networks at once: each network's row is nearly the same.
+
+    Example:
+        >>> is_ensemble("ensemble"), is_ensemble("knn&ensemble[k=5]"), is_ensemble("knn")
+        (True, True, False)
+    """
+    return "ensemble" in method.partition("[")[0].split("&")
+
+
+def name_of(network: str) -> str:
+    """A network's name for people: its id without the hash.
+
+    Example:
+        >>> name_of("resnet18_s0-0123456789"), name_of("s0")
+        ('resnet18_s0', 's0')
+    """
+    found = _ID.match(network)
+    return network if found is None else found["name"]
+
+
+def of_networks(benchmark: Benchmark, chosen: Iterable[str]) -> Benchmark:
+    """The runs of some networks alone.
+
+    Args:
+        benchmark: All runs.
+        chosen: Ids, or names (then all networks of that name are taken).
+
+    Raises:
+        InputError: If a name is not that of a network here.
+
+    Example:
+        >>> of_networks(Benchmark("cifar10", (), {}), ["s0"])
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: there is no network 's0' in this benchmark; there are none
+    """
+    wanted = set(chosen)
+    there = dict.fromkeys(run.network for run in benchmark.runs)
+    for each in sorted(wanted - {*there, *map(name_of, there)}):
+        raise InputError(
+            f"there is no network {each!r} in this benchmark; there are "
+            f"{', '.join(there) if there else 'none'}"
+        )
+    kept = [run for run in benchmark.runs if {run.network, name_of(run.network)} & wanted]
+    return replace(benchmark, runs=tuple(kept))
 
 
 def field_of(benchmark: Benchmark, track: str) -> Field:
@@ -148,6 +208,6 @@ def average(by_network: Mapping[str, tuple[Run, ...]], value: Callable[[Run], fl
     if not each:
         return Average(math.nan, math.nan)
     mean = sum(each) / len(each)
-    if len(each) == 1:
+    if len(each) == 1 or any(is_ensemble(r.method) for runs in by_network.values() for r in runs):
         return Average(mean, math.nan)
     return Average(mean, math.sqrt(sum((v - mean) ** 2 for v in each) / len(each)))

@@ -13,6 +13,7 @@ from tulip_ood.models.spec import load_model
 
 __all__ = ["open_network", "training_seed"]
 
+_FILES = (".safetensors", ".pt2")
 _SEED_FOLDER = re.compile(r"^s(\d+)$")  # OpenOOD's checkpoints lie in s0, s1, s2
 
 
@@ -71,10 +72,11 @@ def training_seed(spec: str) -> int | None:
 
 
 def _name(spec: str) -> str:
+    """Of a file without its suffix; of others all behind the colon, tags included."""
     path = Path(spec.removeprefix("openood:"))
     if spec.startswith("openood:") and _SEED_FOLDER.match(path.parent.name):
         return f"{path.parent.parent.name}_{path.parent.name}"
-    if path.suffix:
+    if spec.startswith("openood:") or path.suffix.lower() in _FILES:
         return path.stem
     return spec.rpartition(":")[2] or spec
 

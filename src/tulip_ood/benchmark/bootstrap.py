@@ -29,8 +29,8 @@ class Interval:
         high: The 97.5th.
 
     Example:
-        >>> Interval(0.02, 0.01, 0.03).clear
-        True
+        >>> Interval(0.02, 0.01, 0.03).clear, Interval(0.1, -0.3, -0.05).clear
+        (True, False)
     """
 
     value: float
@@ -39,8 +39,8 @@ class Interval:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return self.low > 0 or self.high < 0
+        """Whether the difference and its whole interval lie on the same side of 0."""
+        return min(self.value, self.low) > 0 or max(self.value, self.high) < 0
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,8 @@ class CellFitter:
         self, cells: Sequence[Cell], detectors: dict[str, Detector], learners: dict[str, Any]
     ) -> None:
         """One method whose measure cannot be made must not end the reading for all."""
+        if not any(detectors[cell.key]._measures() for cell in cells):
+            return
         rows = self._validation().rows
         for cell in cells:
             with self._guarded(cell):

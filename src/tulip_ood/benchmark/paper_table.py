@@ -1,6 +1,9 @@
 """The paper's table: near and far OOD, errors, the difference to entropy, published numbers."""
 
-from tulip_ood.benchmark.averages import Average, field_of
+import math
+
+from tulip_ood.benchmark.averages import Average, field_of, name_of
+from tulip_ood.benchmark.bootstrap import Interval
 from tulip_ood.benchmark.pooled import Best, Pooled, pool
 from tulip_ood.benchmark.published import (
     BEST_KNOWN,
@@ -15,7 +18,14 @@ from tulip_ood.benchmark.rendering import render
 from tulip_ood.benchmark.results import GROUPS
 from tulip_ood.benchmark.runs import Benchmark
 from tulip_ood.benchmark.table_model import NOTHING, Cell, Column, Row, Table, difference, number
-from tulip_ood.benchmark.table_notes import caption, group_title, listed, run_notes, set_notes
+from tulip_ood.benchmark.table_notes import (
+    architectures,
+    caption,
+    finding_notes,
+    group_title,
+    listed,
+    method_notes,
+)
 from tulip_ood.errors import InputError
 
 __all__ = ["paper_table", "paper_table_model"]
@@ -37,6 +47,13 @@ _MEANING = (
     "In %, plain means over the sets. FPR@95: ID images refused where 95 % of OOD are caught "
     "(OpenOOD's meaning); missed@95: OOD images accepted where 95 % of ID are."
 )
+# What the published numbers were measured on.
+_PUBLISHED_NETWORKS = {
+    "cifar10": "ResNet18Small",
+    "cifar100": "ResNet18Small",
+    "imagenet200": "ResNet18",
+    "imagenet": "ResNet50",
+}
 _MOST_NAMED = 8  # methods in a note
 _ENOUGH_NETWORKS = 10  # the bootstrap of n sees (n − 1)/n of the variance between them
 
@@ -96,9 +113,9 @@ def paper_table_model(benchmark: Benchmark, track: str, *, pooled: Pooled | None
         (
             _MEANING,
             *_about_differences(pooled, groups),
-            *set_notes(benchmark, GROUPS),
-            *_about_published(benchmark.id_set, known, track),
-            *run_notes(benchmark, field, track),
+            *_about_published(benchmark, known, track),
+            *method_notes(benchmark, field, track, GROUPS),
+            *finding_notes(benchmark, track),
         ),
     )
 
@@ -117,6 +134,8 @@ def _ours(
             columns.append(Column(title, f"AUROC − {REFERENCE}"))
             for name, own in cells.items():
                 gain = pooled.difference(name, REFERENCE, group, "auroc")
+                if name not in pooled.judged:
+                    gain = Interval(gain.value, math.nan, math.nan)
                 own.append(Cell("") if name == REFERENCE else Cell(difference(gain)))
     if pooled.has("id", "aurc"):
         columns.append(Column("errors", "AURC × 10³ ↓"))
@@ -161,7 +180,7 @@ def _about_differences(pooled: Pooled, groups: list[str]) -> list[str]:
         )
     else:
         notes.append(f"{REFERENCE} was not run on this track: no differences to it.")
-    if len(pooled.methods) > 1:
+    if len(pooled.judged) > 1:
         sure = (
             "Bold: better than every other method, with 0 outside the interval of each difference"
         )
@@ -179,7 +198,8 @@ def _tied(group: str, best: Best) -> str:
     return f"In {group} AUROC not told apart from {first}: {listed(others)}"
 
 
-def _about_published(id_set: str, known: dict[str, Known | None], track: str) -> list[str]:
+def _about_published(benchmark: Benchmark, known: dict[str, Known | None], track: str) -> list[str]:
+    id_set = benchmark.id_set
     there = {name: each for name, each in known.items() if each is not None}
     if not there:
         return []
@@ -188,6 +208,9 @@ def _about_published(id_set: str, known: dict[str, Known | None], track: str) ->
     if from_paper:
         text += f"; {listed(from_paper)}, and FPRs that it lacks: the TULiP paper"
     text += ". Parameters were chosen there on OOD validation data, on whole sets."
+    others = _other_networks(benchmark, track)
+    if others:
+        text += f" Those are OpenOOD’s ResNets, here it is {listed(others)}: other networks."
     with_training_data = [n for n in there if n.partition("[")[0] in FITTED_ON_TRAINING_DATA]
     if with_training_data and track == "val":
         text += f" {listed(with_training_data)}: published with all training images."
@@ -204,6 +227,18 @@ def _about_published(id_set: str, known: dict[str, Known | None], track: str) ->
     if doubts:
         notes.append(f"{_DOUBT} Doubtful: {'; '.join(doubts)}.")
     return notes
+
+
+def _other_networks(benchmark: Benchmark, track: str) -> list[str]:
+    """Architectures that are not those of the published numbers."""
+    expected = _PUBLISHED_NETWORKS[benchmark.id_set]
+    found: dict[str, None] = {}
+    for network, kind in architectures(benchmark, track).items():
+        # torchvision calls all of its depths ResNet: there the network's name tells.
+        full = f"{kind}50" if kind == "ResNet" and "resnet50" in name_of(network).lower() else kind
+        if full != expected:
+            found[full] = None
+    return list(found)
 
 
 def _doubts(id_set: str, there: dict[str, Known]) -> list[str]:

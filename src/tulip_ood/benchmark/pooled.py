@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tulip_ood.benchmark.averages import Average, Field, average, field_of
+from tulip_ood.benchmark.averages import Average, Field, average, field_of, is_ensemble
 from tulip_ood.benchmark.bootstrap import Interval
 from tulip_ood.benchmark.contest import Progress
 from tulip_ood.benchmark.results import GROUPS
@@ -92,7 +92,7 @@ class Pooled:
         return self._average(method, group, metric).mean
 
     def spread(self, method: str, group: str, metric: str) -> float:
-        """The population standard deviation over networks; NaN for a single one."""
+        """The population standard deviation over networks; NaN for one, and for an ensemble."""
         return self._average(method, group, metric).spread
 
     def difference(self, a: str, b: str, group: str, metric: str) -> Interval:
@@ -102,15 +102,29 @@ class Pooled:
         low, high = torch.quantile(gap, torch.tensor([0.025, 0.975], dtype=gap.dtype)).tolist()
         return Interval(value, low, high)
 
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """Those that may be called the best.
+
+        Over several networks no ensemble: what it says is nearly the same on each of them, so its
+        interval over networks is not one.
+        """
+        if len(self.networks) == 1:
+            return self.methods
+        return tuple(name for name in self.methods if not is_ensemble(name))
+
     def best(self, group: str, metric: str) -> str:
-        """The best on these images; the first of equal ones."""
+        """The best on these images of those that are judged; the first of equal ones."""
         sign = 1.0 if metric == "auroc" else -1.0
-        return max(self.methods, key=lambda name: sign * self.mean(name, group, metric))
+        judged = self.judged or self.methods
+        return max(judged, key=lambda name: sign * self.mean(name, group, metric))
 
     def clearly_best(self, group: str, metric: str) -> Best:
-        """The best, if its difference to each of the others excludes 0."""
+        """The best of those that are judged, if its difference to each other excludes 0."""
+        if not self.judged:
+            return Best(None, ())
         best = self.best(group, metric)
-        others = [name for name in self.methods if name != best]
+        others = [name for name in self.judged if name != best]
         tied = [n for n in others if not self.difference(best, n, group, metric).clear]
         if tied or not others:
             return Best(None, (best, *tied))

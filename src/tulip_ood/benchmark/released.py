@@ -14,7 +14,8 @@ def released_networks(root: str | os.PathLike[str], id_set: str) -> list[str]:
 
     Args:
         root: The folder that holds OpenOOD's `results/`.
-        id_set: "cifar10", "cifar100", "imagenet200" or "imagenet".
+        id_set: "cifar10", "cifar100", "imagenet200" or "imagenet"; for this there is always one,
+            whatever the folder holds.
 
     Example:
         >>> import tempfile

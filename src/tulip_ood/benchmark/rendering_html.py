@@ -1,4 +1,4 @@
-"""A table as one HTML page that needs nothing else, in the light, in the dark and on paper."""
+"""Tables as one HTML page that needs nothing else, in the light, in the dark and on paper."""
 
 from html import escape
 
@@ -16,7 +16,8 @@ body { margin: 0; padding: 40px 24px; background: var(--paper); color: var(--ink
   font: 16px/1.5 Inter, system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif;
   font-variant-numeric: tabular-nums; }
 main { max-width: 1560px; margin: 0 auto; }
-h1 { font: 600 24px/1.3 Georgia, "Liberation Serif", serif; margin: 0 0 8px; }
+h1, h2 { font: 600 24px/1.3 Georgia, "Liberation Serif", serif; margin: 0 0 8px; }
+h2 { margin-top: 56px; }
 .about { max-width: 92ch; margin: 0 0 20px; }
 .scroll { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
   border-radius: 12px; position: relative; }
@@ -37,7 +38,7 @@ sup { position: absolute; color: var(--accent); line-height: 1.2; }
 .notes { margin: 20px 0 0; padding: 0; list-style: none; max-width: 92ch; color: var(--soft);
   font-size: 14px; }
 .notes li { margin: 0 0 8px; }
-@media (max-width: 640px) { body { padding: 20px 12px; } h1 { font-size: 20px; }
+@media (max-width: 640px) { body { padding: 20px 12px; } h1, h2 { font-size: 20px; }
   thead .group { text-align: left; } tbody th { white-space: normal; overflow-wrap: anywhere;
   min-width: 112px; max-width: 112px; } }
 @media print { body { padding: 0; background: none; } .scroll { border: 0; overflow: visible; }
@@ -46,8 +47,8 @@ sup { position: absolute; color: var(--accent); line-height: 1.2; }
 """
 
 
-def as_html(table: Table) -> str:
-    """One page with the table and its notes.
+def as_html(table: Table, *more: Table) -> str:
+    """One page with the table and its notes; further tables stand below it.
 
     Example:
         >>> from tulip_ood.benchmark.table_model import Column, Row
@@ -56,6 +57,23 @@ def as_html(table: Table) -> str:
         >>> '<b>90.73</b> <span class="spread">± 0.43</span>' in page, "a&lt;b" in page
         (True, True)
     """
+    title = table.caption.partition(". ")[0]
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title>",
+            f"<style>{_STYLE}</style></head><body><main>",
+            *_section(table, "h1"),
+            *(line for each in more for line in _section(each, "h2")),
+            "</main></body></html>",
+            "",
+        ]
+    )
+
+
+def _section(table: Table, heading: str) -> list[str]:
     starts = _starts(table)
     rows = [
         f'<tr><th scope="row">{escape(row.name)}</th>'
@@ -65,25 +83,16 @@ def as_html(table: Table) -> str:
     ]
     title, _, about = table.caption.partition(". ")
     notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{_STYLE}</style></head><body><main>",
-            f"<h1>{escape(title)}</h1>",
-            f'<p class="about">{escape(about)}</p>' if about else "",
-            '<div class="scroll" tabindex="0" role="region" aria-label="Results"><table>',
-            *_head(table, starts),
-            "<tbody>",
-            *rows,
-            "</tbody></table></div>",
-            f'<ul class="notes">{notes}</ul>' if notes else "",
-            "</main></body></html>",
-            "",
-        ]
-    )
+    return [
+        f"<{heading}>{escape(title)}</{heading}>",
+        f'<p class="about">{escape(about)}</p>' if about else "",
+        '<div class="scroll" tabindex="0" role="region" aria-label="Results"><table>',
+        *_head(table, starts),
+        "<tbody>",
+        *rows,
+        "</tbody></table></div>",
+        f'<ul class="notes">{notes}</ul>' if notes else "",
+    ]
 
 
 def _starts(table: Table) -> set[int]:

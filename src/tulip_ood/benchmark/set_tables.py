@@ -7,11 +7,11 @@ from tulip_ood.benchmark.rendering import render
 from tulip_ood.benchmark.results import GROUPS
 from tulip_ood.benchmark.runs import Benchmark, Run
 from tulip_ood.benchmark.table_model import Cell, Column, Row, Table, number
-from tulip_ood.benchmark.table_notes import caption, run_notes, set_notes, set_title
+from tulip_ood.benchmark.table_notes import caption, method_notes, set_title
 from tulip_ood.benchmark.tidy import correct_refused
 from tulip_ood.errors import InputError
 
-__all__ = ["per_set_table", "shift_table"]
+__all__ = ["per_set_table", "per_set_table_model", "shift_table", "shift_table_model"]
 
 _METRICS = {
     "auroc": ("AUROC ↑", "In %: how often an OOD image scores higher than an ID one."),
@@ -47,6 +47,18 @@ def per_set_table(
         tulip_ood.errors.InputError: there is no table of 'f1'; there is one of auroc, \
 id_flagged_at_95_ood, ood_missed_at_95_id, refused
     """
+    return render(per_set_table_model(benchmark, track, metric), format)
+
+
+def per_set_table_model(benchmark: Benchmark, track: str, metric: str = "auroc") -> Table:
+    """The same before it has a form.
+
+    Example:
+        >>> per_set_table_model(Benchmark("cifar10", (), {}), "val")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: this benchmark has no runs on the track 'val'; it has none
+    """
     if metric not in _METRICS:
         raise InputError(f"there is no table of {metric!r}; there is one of {', '.join(_METRICS)}")
     field = field_of(benchmark, track)
@@ -56,13 +68,12 @@ id_flagged_at_95_ood, ood_missed_at_95_id, refused
         for name in benchmark.in_group(group):
             columns.append(Column(f"{group} OOD", set_title(benchmark.sets[name])))
             values.append(_of_set(name, metric))
-    table = Table(
+    return Table(
         caption(benchmark, field, track, f"{title.split()[0]} on each OOD set"),
         tuple(columns),
         _rows(field, values),
-        (meaning, _NO_BOLD, *set_notes(benchmark, GROUPS), *run_notes(benchmark, field, track)),
+        (meaning, _NO_BOLD, *method_notes(benchmark, field, track, GROUPS)),
     )
-    return render(table, format)
 
 
 def _of_set(name: str, metric: str) -> Callable[[Run], float]:
@@ -89,6 +100,19 @@ def shift_table(
         tulip_ood.errors.InputError: no ID set under other conditions was scored: there is nothing \
 to show
     """
+    return render(shift_table_model(benchmark, track), format)
+
+
+def shift_table_model(benchmark: Benchmark, track: str) -> Table:
+    """The same before it has a form.
+
+    Example:
+        >>> shift_table_model(Benchmark("cifar10", (), {}), "val")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: no ID set under other conditions was scored: there is nothing \
+to show
+    """
     names = benchmark.in_group("shifted")
     if not names:
         raise InputError("no ID set under other conditions was scored: there is nothing to show")
@@ -99,7 +123,7 @@ to show
         columns += [Column(title, "accuracy ↑"), Column(title, "right, refused ↓")]
     for name in names:
         values += [_accuracy(name), _correct_refused(name)]
-    table = Table(
+    return Table(
         caption(benchmark, field, track, "ID classes under other conditions"),
         tuple(columns),
         _rows(field, values),
@@ -107,11 +131,9 @@ to show
             "In %. Right, refused: the share of correctly classified images that a detector "
             "refuses at the threshold it ships.",
             _NO_BOLD,
-            *set_notes(benchmark, ["shifted"]),
-            *run_notes(benchmark, field, track),
+            *method_notes(benchmark, field, track, ["shifted"]),
         ),
     )
-    return render(table, format)
 
 
 def _accuracy(name: str) -> Callable[[Run], float]:

@@ -125,6 +125,8 @@ def difference(interval: Interval) -> str:
     Example:
         >>> difference(Interval(0.0123, -0.001, 0.02))
         '+1.23 (−0.10 to +2.00)'
+        >>> difference(Interval(0.0123, math.nan, math.nan))  # one without an interval
+        '+1.23'
     """
     if not math.isfinite(interval.value):
         return NOTHING
@@ -132,4 +134,4 @@ def difference(interval: Interval) -> str:
         f"{100 * each:+.2f}".replace("-", "−")
         for each in (interval.value, interval.low, interval.high)
     )
-    return f"{value} ({low} to {high})"
+    return f"{value} ({low} to {high})" if math.isfinite(interval.low) else value

@@ -13,6 +13,11 @@ What the columns `ood_set` and `group` say together:
 
 `n_id` and `n_ood` are the images that the number was computed from; `value` is null where a number
 does not exist. Rows hold no time and no machine: equal results are equal rows.
+
+`tune` says what parameters were chosen on, where a method has any: "ood" (OOD validation images),
+"pseudo" (images made from the validation images) or "none". `aupr_in` and `aupr_out` are average
+precision (a sum of steps); OpenOOD's AUPR joins the same points by straight lines (trapezoids), so
+the two differ a little, most where OOD images are few.
 """
 
 import json
@@ -40,6 +45,7 @@ COLUMNS = (
     "n_val",
     "n_train",
     "parameters",
+    "tune",
     "ood_set",
     "group",
     "stand_in",
@@ -66,7 +72,7 @@ def tidy(benchmark: Benchmark) -> list[dict[str, Any]]:
         benchmark: All runs.
 
     Returns:
-        Rows with the keys `COLUMNS`.
+        Rows with the keys `COLUMNS`. AUPR is average precision, not OpenOOD's trapezoids (above).
 
     Example:
         >>> tidy(Benchmark("cifar10", (), {}))
@@ -123,6 +129,7 @@ def _rows(benchmark: Benchmark, run: Run) -> Iterator[dict[str, Any]]:
         "parameters": json.dumps(
             dict(run.parameters), sort_keys=True, default=str, ensure_ascii=False
         ),
+        "tune": run.tune,
         "limit": benchmark.limit,
     }
     for part in (_alone, _against_id, _shifted, _full_spectrum):

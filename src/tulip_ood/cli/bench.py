@@ -8,10 +8,12 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import Stopped, UsageError, as_usage
-from tulip_ood.cli.progress import make_progress
+from tulip_ood.cli.progress import LogLines, make_progress
+from tulip_ood.errors import TulipError
 
 if TYPE_CHECKING:
     from tulip_ood.benchmark.runs import Benchmark
+    from tulip_ood.benchmark.table_model import Table
 
 __all__ = ["bench", "bench_app", "finish", "run_bench", "table"]
 
@@ -49,7 +51,10 @@ Tune = Annotated[
         help="What TULiP's rivals choose parameters on: ood (as OpenOOD does), pseudo, none."
     ),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Images of each test set, a seeded subset.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(min=1, max=10**9, help="Images of each test set, a seeded subset."),
+]
 CacheLimit = Annotated[
     float, typer.Option(min=0, help="GiB of passes kept for methods that come later.")
 ]
@@ -86,7 +91,9 @@ def bench(
 
     Example:
         >>> from typer.testing import CliRunner
-        >>> CliRunner().invoke(bench_app, ["cifar10", "--data", "/no/such/folder"]).exit_code
+        >>> from tulip_ood.cli.app import app
+        >>> words = ["bench", "cifar10", "net.pt2", "--data", "/no/such/folder"]
+        >>> CliRunner().invoke(app, words).exit_code
         2
     """
     options.check_place(json, "--json")
@@ -111,7 +118,7 @@ def bench(
         device=device,
         trust=trust,
     )
-    finish(found, out, resamples=resamples, json=json)
+    finish(found, out, track=track, resamples=resamples, json=json)
 
 
 def run_bench(
@@ -152,7 +159,9 @@ def run_bench(
         protocol, root = protocol_of(id_set), Root.open(data)
         given = (options.numbers(mean, "--mean"), options.numbers(std, "--std"))
         opened = [open_network(spec, protocol, *given, device, trust=trust) for spec in named]
+    typer.echo(_about_cache(out, cache_limit), err=True)
     done = total = 0
+    log = LogLines()
     with make_progress() as bar:
         task = bar.add_task("looking at the data", total=None)
 
@@ -160,6 +169,7 @@ def run_bench(
             nonlocal done, total
             done, total = now, of
             bar.update(task, completed=now, total=of, description=what)
+            log(what, now, of)
 
         try:
             with as_usage():
@@ -191,43 +201,91 @@ def _whole(text: str) -> int:
         raise UsageError(f"--seeds: {text!r} is no whole number") from None
 
 
-def finish(found: "Benchmark", out: str, *, resamples: int, json: str | None) -> None:
-    """Write the results, and show the tables.
+def _about_cache(out: str, limit: float) -> str:
+    """Said before the run, because it takes room on the disk."""
+    if limit <= 0:
+        return "no passes are kept (--cache-limit 0): methods that come later make them again"
+    return (
+        f"passes are kept in {Path(out) / 'passes'} for methods that come later, {limit:g} GiB at "
+        f"most (--cache-limit)"
+    )
+
+
+def finish(found: "Benchmark", out: str, *, track: str, resamples: int, json: str | None) -> None:
+    """Write the results, and show the tables of the tracks that were asked for.
 
     Example:
         >>> list(inspect.signature(finish).parameters)
-        ['found', 'out', 'resamples', 'json']
+        ['found', 'out', 'track', 'resamples', 'json']
     """
-    from tulip_ood.benchmark.paper_table import paper_table
-    from tulip_ood.benchmark.set_tables import shift_table
     from tulip_ood.benchmark.tidy import tidy
     from tulip_ood.benchmark.tidy_file import write_parquet
 
-    rows = tidy(found)
     target = Path(out) / RESULTS
-    write_parquet(rows, target, found.environment)
-    for track in sorted({run.track for run in found.runs}, reverse=True):
-        pooled = _pooled(found, track, resamples)
-        typer.echo(paper_table(found, track, pooled=pooled, format="text"))
-        typer.echo("")
-        if found.in_group("shifted"):
-            typer.echo(shift_table(found, track, format="text"))
-            typer.echo("")
+    kept = f"every score is in {out}"
+    try:
+        rows = tidy(found)
+        if rows:
+            write_parquet(rows, target, found.environment)
+            kept = f"all numbers are in {target}"
+        options.write_json(json, _for_programs(found, rows))
+        for each in _TRACKS[track]:
+            _show_track(found, each, resamples)
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped; {kept}, and tulip bench table {out} makes the tables") from None
+    if not any(found.of(each) for each in _TRACKS[track]):
+        raise TulipError(f"nothing could be computed for {out}; the reasons stand above")
     typer.echo(f"wrote {target}: {len(rows):,} numbers. Other tables: tulip bench table {out}")
-    options.write_json(json, {"results": rows, "skipped": dict(found.skipped), **found.environment})
+
+
+def _for_programs(found: "Benchmark", rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Everything, findings of fitting included."""
+    about = ("network", "method", "track", "noise_seed")
+    findings = [
+        {**{name: getattr(run, name) for name in about}, "findings": list(run.findings)}
+        for run in found.runs
+        if run.findings
+    ]
+    skipped = dict(found.skipped)
+    return {"results": rows, "skipped": skipped, "findings": findings, **found.environment}
+
+
+def _show_track(found: "Benchmark", track: str, resamples: int) -> None:
+    from tulip_ood.benchmark.paper_table import paper_table
+    from tulip_ood.benchmark.set_tables import shift_table
+
+    if not found.of(track):
+        _show_reasons(found, track)
+        return
+    pooled = _pooled(found, track, resamples)
+    typer.echo(paper_table(found, track, pooled=pooled, format="text"))
+    typer.echo("")
+    if found.in_group("shifted"):
+        typer.echo(shift_table(found, track, format="text"))
+        typer.echo("")
+
+
+def _show_reasons(found: "Benchmark", track: str) -> None:
+    """Why a track has no table."""
+    others = tuple(f"({each})" for each in _TRACKS["both"] if each != track)
+    here = {name: why for name, why in found.skipped.items() if not name.endswith(others)}
+    reasons = [f"  {name}: {why}" for name, why in here.items()]
+    lines = reasons or ["  none of the methods learns from training images, or none was run"]
+    typer.echo("\n".join([f"nothing was computed on the track {track}:", *lines]), err=True)
 
 
 def _pooled(found: "Benchmark", track: str, resamples: int) -> Any:
     from tulip_ood.benchmark.pooled import pool
 
+    log = LogLines()
     with make_progress() as bar:
         task = bar.add_task(f"bootstrap ({track})", total=None)
-        return pool(
-            found,
-            track,
-            resamples=resamples,
-            progress=lambda what, done, of: bar.update(task, completed=done, total=of),
-        )
+
+        def say(what: str, done: int, of: int | None) -> None:
+            bar.update(task, completed=done, total=of)
+            log(f"bootstrap ({track})", done, of or done)
+
+        return pool(found, track, resamples=resamples, progress=say)
 
 
 def table(
@@ -236,6 +294,10 @@ def table(
     form: Annotated[str, typer.Option("--format", help=f"{', '.join(_FORMATS)}.")] = "text",
     track: Annotated[str, typer.Option(help="val, train or both.")] = "both",
     metric: Annotated[str, typer.Option(help="For --what sets.")] = "auroc",
+    network: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Of these networks alone: ids or names; repeat it."),
+    ] = None,
     resamples: Resamples = 200,
     out: Annotated[str | None, typer.Option(help="Write to this file instead.")] = None,
 ) -> None:
@@ -243,7 +305,8 @@ def table(
 
     Example:
         >>> from typer.testing import CliRunner
-        >>> CliRunner().invoke(bench_app, ["table", "/no/such/folder"]).exit_code
+        >>> from tulip_ood.cli.app import app
+        >>> CliRunner().invoke(app, ["bench", "table", "/no/such/folder"]).exit_code
         2
     """
     options.check_place(out, "--out")
@@ -254,12 +317,19 @@ def table(
     ):
         if value not in known:
             raise UsageError(f"{option} must be one of {', '.join(known)}; got {value!r}")
+    if what == "leaderboard" and form != "text":
+        raise UsageError(f"--what leaderboard is CSV and nothing else; leave out --format {form}")
     with as_usage():
+        from tulip_ood.benchmark.averages import of_networks
         from tulip_ood.benchmark.bench_loading import load_benchmark
 
         found = load_benchmark(folder)
         if not found.runs:
+            for name, why in found.skipped.items():
+                typer.echo(f"  {name}: {why}", err=True)
             raise UsageError(f"nothing is finished in {folder} yet")
+        if network:
+            found = of_networks(found, network)
     text = _text(found, what, form, track, metric, resamples)
     if out is None:
         typer.echo(text)
@@ -272,25 +342,35 @@ def table(
 
 def _text(found: "Benchmark", what: str, form: str, track: str, metric: str, resamples: int) -> str:
     from tulip_ood.benchmark.leaderboard import leaderboard_csv
-    from tulip_ood.benchmark.paper_table import paper_table
-    from tulip_ood.benchmark.set_tables import per_set_table, shift_table
+    from tulip_ood.benchmark.rendering import render
+    from tulip_ood.benchmark.rendering_html import as_html
 
-    if what == "leaderboard":
-        return leaderboard_csv(found).rstrip("\n")
-    there = {run.track for run in found.runs}
-    texts = []
-    for each in (t for t in _TRACKS[track] if t in there):
-        with as_usage():
-            if what == "paper":
-                pooled = _pooled(found, each, resamples)
-                texts.append(paper_table(found, each, pooled=pooled, format=form))
-            elif what == "shift":
-                texts.append(shift_table(found, each, format=form))
-            else:
-                texts.append(per_set_table(found, each, metric, format=form))
-    if not texts:
+    there = tuple(each for each in _TRACKS[track] if found.of(each))
+    if not there:
+        _show_reasons(found, _TRACKS[track][0])
         raise UsageError(f"there are no runs of the track {track!r}")
-    return "\n\n".join(texts)
+    if what == "leaderboard":
+        from dataclasses import replace
+
+        chosen = tuple(run for run in found.runs if run.track in there)
+        return leaderboard_csv(replace(found, runs=chosen)).rstrip("\n")
+    with as_usage():
+        tables = [_table(found, what, each, metric, resamples) for each in there]
+        if form == "html":  # one page, however many tables
+            return as_html(*tables).rstrip("\n")
+        return "\n\n".join(render(each, form) for each in tables)
+
+
+def _table(found: "Benchmark", what: str, track: str, metric: str, resamples: int) -> "Table":
+    from tulip_ood.benchmark.paper_table import paper_table_model
+    from tulip_ood.benchmark.set_tables import per_set_table_model, shift_table_model
+
+    if what == "paper":
+        pooled = _pooled(found, track, resamples)
+        return paper_table_model(found, track, pooled=pooled)
+    if what == "shift":
+        return shift_table_model(found, track)
+    return per_set_table_model(found, track, metric)
 
 
 def _command_of(id_set: str) -> Any:

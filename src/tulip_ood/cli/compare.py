@@ -64,7 +64,7 @@ def compare(
     ] = None,
     resamples: Annotated[int, typer.Option(min=20, help="Of the bootstrap.")] = 200,
     seed: Annotated[int, typer.Option(help="Of noise, splits and bootstrap.")] = 0,
-    task: Annotated[str, typer.Option(help="classification, binary or multilabel.")] = (
+    task: Annotated[str, typer.Option(help="classification, binary, multilabel or regression.")] = (
         "classification"
     ),
     resize: Annotated[int | None, typer.Option(help="The shorter side after resizing.")] = None,
@@ -138,10 +138,14 @@ def compare(
             sources["id_val"],
             preprocess,
         )
-    bad: dict[str, int] = {}
+    bad: dict[str, int] = {}  # by what an input is for: sources may share a name
     loaders: dict[str, Any] = {
-        name: _Loader(source, preprocess, bad, labelled=name != "tune")
-        for name, source in sources.items()
+        role: _Loader(source, preprocess, role, bad, labelled=role != "tune")
+        for role, source in sources.items()
+    }
+    judged = {
+        name: _Loader(source, preprocess, f"ood/{name}", bad, labelled=False)
+        for name, source in outside.items()
     }
     if pseudo:
         loaders["tune"] = "pseudo"
@@ -155,7 +159,7 @@ def compare(
         try:
             found = run(
                 loaded.module,
-                ood={n: _Loader(s, preprocess, bad, labelled=False) for n, s in outside.items()},
+                ood=judged,
                 ensemble=others or None,
                 methods=chosen,
                 groups=groups,
@@ -174,8 +178,8 @@ def compare(
         except RuntimeError as error:
             raise network_refuses(error, next(iter(loaders["id_val"]))[0]) from error
     typer.echo(str(found))
-    for name, count in bad.items():
-        typer.echo(f"{count:,} inputs of {name} could not be read and were left out", err=True)
+    for role, count in bad.items():
+        typer.echo(f"{count:,} inputs of {role} could not be read and were left out", err=True)
     options.write_json(json, {**found.to_dict(), "unreadable": bad})
 
 
@@ -211,18 +215,22 @@ def _named(
 
 
 class _Loader:
-    """A loader that can be read again, of inputs alone or with their labels."""
+    """A loader that can be read again, of inputs alone or with their labels.
+
+    Counts in `bad`, under its role, what cannot be read.
+    """
 
     def __init__(
         self,
         source: "Source",
         preprocess: "Preprocess | None",
+        role: str,
         bad: dict[str, int],
         *,
         labelled: bool,
     ) -> None:
         self._source, self._preprocess = source, preprocess
-        self._bad, self._labelled = bad, labelled
+        self._role, self._bad, self._labelled = role, bad, labelled
 
     def __iter__(self) -> "Iterator[Tensor | tuple[Tensor, Tensor]]":
         import numpy as np
@@ -240,4 +248,4 @@ class _Loader:
             else:
                 yield batch.inputs
         if lost:
-            self._bad[self._source.name] = lost
+            self._bad[self._role] = lost

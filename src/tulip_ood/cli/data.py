@@ -176,6 +176,7 @@ def corrupt(
     severities: Annotated[str, typer.Option(help="From 1 to 5, with commas.")] = "1,2,3,4,5",
     sigma: Annotated[float, typer.Option(help="Of the blur, in pixels.")] = 2.0,
     seed: Annotated[int, typer.Option(help="Of what is drawn.", min=0)] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Replace FILE if it is there.")] = False,
 ) -> None:
     """Make a covariate-shifted set from the ID test images.
 
@@ -198,6 +199,7 @@ def corrupt(
         name = _made(id_set, made)
         opened = Root.open(root)
         part = opened.part(id_set, "test")
+        _check_free(opened, part, name, Path(out), overwrite=overwrite)
         kinds = list(CORRUPTIONS) if corruptions == "all" else corruptions.split(",")
         unknown = [kind for kind in kinds if kind not in CORRUPTIONS]
         if unknown:
@@ -235,6 +237,26 @@ def _made(id_set: str, asked: str | None) -> str:
     if asked is not None and asked not in can:
         raise UsageError(f"--set: for {id_set} one of {', '.join(can)} can be made, not {asked!r}")
     return asked or can[-1]
+
+
+def _check_free(root: "Root", part: "Part", name: str, out: Path, *, overwrite: bool) -> None:
+    """Refuse to replace a file unless that was asked for, and another set's images always."""
+    if not out.exists():
+        return
+    others = {
+        root.path / entry.file: f"{each} ({split})"
+        for each, splits in root.sets.items()
+        for split, entry in splits.items()
+        if each != name
+    }
+    whole = (".parquet", ".npz")
+    own = [Path(s.path) for s in part.source.files() if s.path.lower().endswith(whole)]
+    others |= dict.fromkeys(own, f"{part.name} ({part.role})")
+    for file, what in others.items():
+        if file.exists() and out.samefile(file):
+            raise UsageError(f"--out: {out} holds the images of {what}; name another file")
+    if not overwrite:
+        raise UsageError(f"--out: {out} is there already; name another file, or add --overwrite")
 
 
 def _levels(text: str) -> list[int]:

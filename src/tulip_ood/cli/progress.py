@@ -1,12 +1,16 @@
-"""A progress bar with rate and time left, on stderr; silent where nobody watches."""
+"""A progress bar with rate and time left, on stderr; where nobody watches, silent or in lines."""
 
 import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import typer
 
 if TYPE_CHECKING:
     from rich.progress import Progress, Task
 
-__all__ = ["make_progress", "rate"]
+__all__ = ["LogLines", "make_progress", "rate"]
 
 
 def rate(task: "Task") -> str:
@@ -21,6 +25,32 @@ def rate(task: "Task") -> str:
     if not speed:
         return ""
     return f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s"
+
+
+class LogLines:
+    """How far a long task is, a line a minute, where stderr is no terminal and shows no bar.
+
+    Args:
+        seconds: Between two lines.
+        clock: Seconds since whenever.
+
+    Example:
+        >>> LogLines()("scoring", 1, 2)  # nothing before a minute has passed
+    """
+
+    def __init__(
+        self, *, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._watched = sys.stderr.isatty()
+        self._next = clock() + seconds
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Say it, if it is time to."""
+        now = self._clock()
+        if not self._watched and now >= self._next:
+            self._next = now + self._seconds
+            typer.echo(f"{what}: {done:,} of {total:,}", err=True)
 
 
 def make_progress() -> "Progress":
