@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.numerics import scores as score_functions
-from tulip_ood.numerics.task import Task, range_of, shape_of
+from tulip_ood.numerics.task import Task, labels_like, range_of, shape_of
 
 __all__ = ["Binary", "Multilabel"]
 
@@ -37,12 +37,7 @@ class Multilabel(Task):
 
     def check_labels(self, labels: Tensor, base: Tensor) -> Tensor:
         """0 and 1 in the shape of the outputs."""
-        if labels.ndim == 1 and base.shape[-1] == 1:
-            labels = labels.unsqueeze(-1)
-        if labels.shape != base.shape:
-            raise InputError(
-                f"task {self.name!r} needs labels {shape_of(base)}, got {shape_of(labels)}"
-            )
+        labels = labels_like(base, labels, self.name)
         if not bool(((labels == 0) | (labels == 1)).all()):
             raise InputError(f"task {self.name!r} needs labels of 0 and 1, got {range_of(labels)}")
         return labels.to(torch.int64)

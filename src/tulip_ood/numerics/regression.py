@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError, ModelError
-from tulip_ood.numerics.task import Task, shape_of
+from tulip_ood.numerics.task import Task, labels_like, shape_of
 
 __all__ = ["Regression"]
 
@@ -39,13 +39,7 @@ class Regression(Task):
 
     def check_labels(self, labels: Tensor, base: Tensor) -> Tensor:
         """Finite numbers in the shape of the outputs."""
-        if labels.ndim == 1 and base.shape[-1] == 1:
-            labels = labels.unsqueeze(-1)
-        if labels.shape != base.shape:
-            raise InputError(
-                f"task 'regression' needs labels {shape_of(base)}, got {shape_of(labels)}"
-            )
-        labels = labels.to(torch.float64)
+        labels = labels_like(base, labels, self.name).to(torch.float64)
         if not bool(labels.isfinite().all()):
             raise InputError("regression targets contain NaN or Inf: leave those rows out")
         return labels

@@ -13,7 +13,7 @@ from torch import Tensor
 from tulip_ood.errors import InputError
 from tulip_ood.numerics import scores as score_functions
 
-__all__ = ["Task", "range_of", "shape_of"]
+__all__ = ["Task", "labels_like", "range_of", "shape_of"]
 
 
 class Task(ABC):
@@ -85,6 +85,20 @@ class Task(ABC):
                 f"{', '.join((*self.scores, 'bound'))}"
             )
         return name
+
+
+def labels_like(base: Tensor, labels: Tensor, task: str) -> Tensor:
+    """Labels in the shape of the outputs; [N] stands for [N, 1].
+
+    Example:
+        >>> labels_like(torch.zeros(2, 1), torch.tensor([1, 0]), "multilabel").shape
+        torch.Size([2, 1])
+    """
+    if labels.ndim == 1 and base.shape[-1] == 1:
+        labels = labels.unsqueeze(-1)
+    if labels.shape != base.shape:
+        raise InputError(f"task {task!r} needs labels {shape_of(base)}, got {shape_of(labels)}")
+    return labels
 
 
 def shape_of(tensor: Tensor) -> str:
