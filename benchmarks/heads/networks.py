@@ -4,13 +4,12 @@ All have random weights and 10 outputs. Image networks get inputs as small as th
 transformers have tiny configurations, so that nothing is downloaded and everything fits one core.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
+from libraries import import_torchvision
 from torch import nn
 
 CLASSES = 10
@@ -45,28 +44,6 @@ def image(size: int) -> tuple[int, ...]:
 
 
 # ------------------------------------------------------------------------- torchvision
-
-
-def import_torchvision() -> Any:
-    """Also where its compiled operators do not fit this torch: no classifier needs them."""
-    try:
-        import torchvision
-    except RuntimeError as error:
-        if "torchvision::nms" not in str(error):
-            raise
-        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        global _SCHEMAS
-        _SCHEMAS = torch.library.Library("torchvision", "DEF")
-        for operator in ("nms", "qnms"):
-            _SCHEMAS.define(
-                f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            )
-        import torchvision
-    return torchvision
-
-
-_SCHEMAS: torch.library.Library | None = None  # must live as long as the operators
 
 
 def small_vgg(models: Any) -> nn.Module:

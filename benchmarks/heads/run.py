@@ -16,7 +16,6 @@ if a head is wrong, or missed where that is not known.
 import argparse
 import gc
 import importlib.metadata
-import importlib.util
 import json
 import platform
 import resource
@@ -27,6 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from libraries import check_installed
 from networks import CLASSES, LENGTH, LIBRARIES, VOCABULARY, Candidate
 from torch import Tensor, nn
 
@@ -46,7 +48,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of the names that are wanted")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("result.json"))
     options = parser.parse_args()
-    check_installed()
+    check_installed(LIBRARIES, "evidence-heads")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # random networks guess, and say so
     start = time.perf_counter()
@@ -66,16 +68,6 @@ def main() -> None:
         options.out.write_text(text + "\n")
     print(json.dumps(result, indent=1))
     sys.exit(0 if held else 1)
-
-
-def check_installed() -> None:
-    lacking = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-    if lacking:
-        sys.exit(
-            f"{', '.join(lacking)}: not installed. Install with\n"
-            f"    {sys.executable} -m pip install {' '.join(lacking)}\n"
-            f"or name a Python that has them: make evidence-heads PYTHON=…"
-        )
 
 
 def examine(candidate: Candidate) -> dict[str, Any]:

@@ -4,7 +4,6 @@ None has trained weights, so that nothing is downloaded: torchvision's and timm'
 `@none`, those of transformers are written to a folder first.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,26 +12,6 @@ from typing import Any
 import torch
 
 CLASSES = 5
-_SCHEMAS: torch.library.Library | None = None  # must live as long as the operators
-
-
-def import_torchvision() -> Any:
-    """Also where its compiled operators do not fit this torch: no classifier needs them."""
-    try:
-        import torchvision
-    except RuntimeError as error:
-        if "torchvision::nms" not in str(error):
-            raise
-        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        global _SCHEMAS
-        _SCHEMAS = torch.library.Library("torchvision", "DEF")
-        for operator in ("nms", "qnms"):
-            _SCHEMAS.define(
-                f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            )
-        import torchvision
-    return torchvision
 
 
 @dataclass(frozen=True)

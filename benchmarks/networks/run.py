@@ -32,13 +32,15 @@ from typing import Any
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from candidates import (
     Candidate,
     hf_candidates,
-    import_torchvision,
     timm_candidates,
     torchvision_candidates,
 )
+from libraries import check_installed, import_torchvision
 from PIL import Image
 
 from tulip_ood.data.preprocess import Preprocess
@@ -59,7 +61,7 @@ def main() -> None:
     parser.add_argument("--photo", type=Path, help="a photograph; default: scikit-learn's")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("result.json"))
     options = parser.parse_args()
-    check_installed()
+    check_installed(LIBRARIES, "evidence-networks")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     start = time.perf_counter()
@@ -117,16 +119,6 @@ def main() -> None:
         )
     )
     sys.exit(0 if held else 1)
-
-
-def check_installed() -> None:
-    lacking = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-    if lacking:
-        sys.exit(
-            f"{', '.join(lacking)}: not installed. Install with\n"
-            f"    {sys.executable} -m pip install {' '.join(lacking)}\n"
-            f"or name a Python that has them: make evidence-networks PYTHON=…"
-        )
 
 
 def sample_photo() -> Path:

@@ -144,7 +144,7 @@ class CellFitter:
         """Note what was fitted; a kill from here on does not lose it."""
         assert detector.threshold is not None
         report = detector.report()
-        with contextlib.suppress(InputError, TypeError, NotImplementedError):
+        with contextlib.suppress(InputError, TypeError):
             detector.save(self._folder.detector_file(cell.key))
         self._folder.write_cell(
             cell.key,

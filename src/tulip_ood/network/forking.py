@@ -1,4 +1,4 @@
-"""Locks that a forked child can take, also where another thread of its parent held them.
+"""What a forked child must not inherit: locks that another thread held, hooks of a pass.
 
 A child has one thread, the one that forked. A lock that another one held at that moment would never
 be released there: a `DataLoader` with workers, started while a detector scores, would hang.
@@ -7,9 +7,10 @@ be released there: a `DataLoader` with workers, started while a detector scores,
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["fork_safe_lock"]
+__all__ = ["fork_safe_lock", "hook_of_this_process"]
 
 _locks: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -25,6 +26,21 @@ def fork_safe_lock() -> threading.RLock:
     lock = threading.RLock()
     _locks.add(lock)
     return lock
+
+
+def hook_of_this_process(edit: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A forward hook that edits an output, and does nothing in a process forked meanwhile.
+
+    Example:
+        >>> hook_of_this_process(lambda out: -out)(None, (), 3)
+        -3
+    """
+    ours = os.getpid()
+
+    def hook(part: Any, args: Any, out: Any) -> Any:
+        return edit(out) if os.getpid() == ours else None
+
+    return hook
 
 
 def _free() -> None:

@@ -4,7 +4,6 @@ This is the only place that calls the user's code. A `Network` belongs to one de
 lock: two threads may use the detector, and the user's own module is free all the while.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from tulip_ood.network import guards
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.features import Calls, FeatureTap, Head, find_head, record_calls
 from tulip_ood.network.fingerprint import fingerprint, perturbable_share
-from tulip_ood.network.forking import fork_safe_lock
+from tulip_ood.network.forking import fork_safe_lock, hook_of_this_process
 from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.logits import find_logits
@@ -287,7 +286,7 @@ class Network:
         args, kwargs = structures.arguments(inputs)
         with self._lock, torch.autocast(self.device.type, enabled=False), full_precision():
             handles = [
-                self.module.get_submodule(name).register_forward_hook(_editing(edit))
+                self.module.get_submodule(name).register_forward_hook(hook_of_this_process(edit))
                 for name, edit in (edits or {}).items()
             ]
             try:
@@ -391,12 +390,3 @@ class Network:
             again[finite],
         )
         self._guarded = True
-
-
-def _editing(edit: Edit) -> Callable[..., Any]:
-    ours = os.getpid()  # a process forked in the middle of a pass inherits the hook, for nothing
-
-    def hook(part: nn.Module, args: Any, out: Any) -> Any:
-        return edit(out) if os.getpid() == ours else None
-
-    return hook
