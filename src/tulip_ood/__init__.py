@@ -16,14 +16,25 @@ from tulip_ood.version import __version__
 if TYPE_CHECKING:
     from tulip_ood import detectors
     from tulip_ood.benchmark.comparing import compare
+    from tulip_ood.detectors.auto import Auto
     from tulip_ood.detectors.saving import load
     from tulip_ood.detectors.tulip import Tulip
 
-__all__ = ["Tulip", "TulipError", "TulipWarning", "__version__", "compare", "detectors", "load"]
+__all__ = [
+    "Auto",
+    "Tulip",
+    "TulipError",
+    "TulipWarning",
+    "__version__",
+    "compare",
+    "detectors",
+    "load",
+]
 
 # Imported when first asked for: PyTorch takes a second to load, `tulip --help` needs none of it.
 _LAZY = {
     "compare": "tulip_ood.benchmark.comparing",
+    "Auto": "tulip_ood.detectors.auto",
     "Tulip": "tulip_ood.detectors.tulip",
     "load": "tulip_ood.detectors.saving",
     "detectors": "tulip_ood.detectors",

@@ -5,6 +5,7 @@ from tulip_ood.detectors.adascale_l import AdaScaleL
 from tulip_ood.detectors.ash_b import AshB
 from tulip_ood.detectors.ash_p import AshP
 from tulip_ood.detectors.ash_s import AshS
+from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.ebo import Energy
@@ -48,6 +49,7 @@ __all__ = [
     "AshB",
     "AshP",
     "AshS",
+    "Auto",
     "Detector",
     "Energy",
     "Ensemble",

@@ -60,6 +60,8 @@ class Sum(Detector):
     """
 
     state_class: ClassVar[type] = SumState
+    # Whether parts that perturb the weights are made to do so with the same noise.
+    shares_noise: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class Sum(Detector):
         super().__init__(model, **common)
         from tulip_ood.detectors.registry import make  # it knows of this module
 
-        if len(parts) < 2:
+        if len(parts) < 2 and not self.shares_noise:
             raise InputError(f"a sum needs at least two parts, got {', '.join(parts) or 'none'}")
         shared = {"seed": self.seed, "fit_memory": self.fit_memory}
         given = settings or {}
@@ -81,7 +83,8 @@ class Sum(Detector):
         )
         self.name = "&".join(parts)  # type: ignore[misc]
         self._part_names = tuple(parts)
-        if sum(part._settings().n_samples > 0 for part in self.parts) > 1:
+        noisy = sum(part._settings().n_samples > 0 for part in self.parts)
+        if noisy > 1 and not self.shares_noise:
             raise InputError(f"{self.name}: only one part of a sum may perturb the weights")
         self.learns_from_data = any(p.learns_from_data for p in self.parts)  # type: ignore[misc]
 
@@ -113,8 +116,11 @@ class Sum(Detector):
 
     def _prepare(self, rows: Rows, tune: Any, count: PassCount) -> None:
         for part in self.parts:
-            part.engine.inputs = self.engine.inputs
-            part._prepare(rows, tune, count)
+            self._prepare_part(part, rows, count, tune)
+
+    def _prepare_part(self, part: Detector, rows: Rows, count: PassCount, tune: Any = None) -> None:
+        part.engine.inputs = self.engine.inputs
+        part._prepare(rows, tune, count)
 
     def _learn(self, passes: Passes) -> SumState:
         return self._standardised(passes, [None] * len(self.parts))
@@ -154,10 +160,19 @@ class Sum(Detector):
         return SumState(tuple(learned), tuple(centres), tuple(spreads))
 
     def _score(self, state: SumState, passes: Passes) -> Tensor:
-        total = torch.zeros(passes.base.shape[:-1], dtype=torch.float64)
         columns = zip(self.parts, state.parts, state.centres, state.spreads, strict=True)
-        for part, learned, centre, spread in columns:
-            total = total + (part._score(learned, passes) - centre) / spread
+        return self._combined(
+            [
+                (part._score(learned, passes) - centre) / spread
+                for part, learned, centre, spread in columns
+            ]
+        )
+
+    def _combined(self, columns: Sequence[Tensor]) -> Tensor:
+        """One score from the standardised scores of the parts."""
+        total = torch.zeros_like(columns[0], dtype=torch.float64)
+        for column in columns:
+            total = total + column
         return total
 
     # --------------------------------------------------------------------- save

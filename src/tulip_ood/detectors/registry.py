@@ -10,6 +10,7 @@ from tulip_ood.detectors.adascale_l import AdaScaleL
 from tulip_ood.detectors.ash_b import AshB
 from tulip_ood.detectors.ash_p import AshP
 from tulip_ood.detectors.ash_s import AshS
+from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.ebo import Energy
@@ -140,6 +141,7 @@ METHODS: dict[str, Method] = {
         Method("ensemble", Ensemble, (NETWORKS,), 2, "Lakshminarayanan et al., NeurIPS 2017"),
         Method("noise", NoiseAveraging, (), 11, "weight noise without the bound"),
         Method("tulip", Tulip, (LABELS,), 12, "Zhang, Wu, Wada & Kanamori, 2025"),
+        Method("auto", Auto, (LABELS,), 12, "TULiP, shaped features and neighbours, weighed"),
     )
 }
 
