@@ -18,12 +18,23 @@ if TYPE_CHECKING:
     from tulip_ood.benchmark.comparing import compare
     from tulip_ood.detectors.saving import load
     from tulip_ood.detectors.tulip import Tulip
+    from tulip_ood.serving.gate import Gate
 
-__all__ = ["Tulip", "TulipError", "TulipWarning", "__version__", "compare", "detectors", "load"]
+__all__ = [
+    "Gate",
+    "Tulip",
+    "TulipError",
+    "TulipWarning",
+    "__version__",
+    "compare",
+    "detectors",
+    "load",
+]
 
 # Imported when first asked for: PyTorch takes a second to load, `tulip --help` needs none of it.
 _LAZY = {
     "compare": "tulip_ood.benchmark.comparing",
+    "Gate": "tulip_ood.serving.gate",
     "Tulip": "tulip_ood.detectors.tulip",
     "load": "tulip_ood.detectors.saving",
     "detectors": "tulip_ood.detectors",

@@ -10,6 +10,7 @@ from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.fitting import network_refuses
 from tulip_ood.cli.numbering import classes_of_outputs, folder_classes
 from tulip_ood.cli.progress import make_progress
+from tulip_ood.cli.reopening import spec_for
 from tulip_ood.errors import DataError
 from tulip_ood.version import __version__
 from tulip_ood.wording import percent
@@ -72,7 +73,7 @@ def score(
         from tulip_ood.models.spec import load_model
 
         header = read_header(detector)
-        spec = _spec(model, header, detector)
+        spec = spec_for(model, header, detector)
         schema = score_schema(header["config"]["task"])
         names = _classes(header, inputs, None if classes is None else read_classes(classes))
         source = open_sources(inputs, classes=names, root=root)
@@ -115,23 +116,6 @@ def score(
                     f"run the same command again to go on"
                 ) from None
     _show(target, json)
-
-
-def _spec(model: str | None, header: dict[str, Any], path: str) -> str:
-    """The network's spec: from the command line, or from the header where that runs no code."""
-    from tulip_ood.models.spec import REOPENABLE, may_reopen
-
-    if model is not None:
-        return model
-    stored: str | None = header["model_spec"]
-    if stored is not None and may_reopen(stored):
-        return stored
-    if stored is None:
-        raise UsageError(f"{path} was fitted from Python and names no network: give --model SPEC")
-    raise UsageError(
-        f"{path} was fitted on {stored!r}; a detector file may only open "
-        f"{' '.join(REOPENABLE)} by itself: give --model {stored}"
-    )
 
 
 def _classes(

@@ -197,6 +197,7 @@ class Prediction:
         bound: S, the estimated bound; None for methods without one.
         stretch: γ, how far the envelope was stretched; None for methods without one.
         variance: The predictive variance (regression), else None.
+        base_probs: The network's own probabilities (its own mean, for regression).
 
     Example:
         >>> import torch, tulip_ood
@@ -215,6 +216,7 @@ class Prediction:
     bound: Tensor | None = None
     stretch: Tensor | None = None
     variance: Tensor | None = None
+    base_probs: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.score)

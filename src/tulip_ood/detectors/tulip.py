@@ -196,10 +196,10 @@ class Tulip(TulipFitting):
         def judge(passes: Passes) -> tuple[Tensor, ...]:
             judged = judge_passes(passes, task, state, sqrt_outputs=sqrt)
             label, entropy = task.label(passes.base), task.base_uncertainty(passes.base)
-            return (self._score(state, passes), label, entropy, *judged)
+            return (self._score(state, passes), label, entropy, self._base_probs(passes), *judged)
 
         needs = self._needs_to_score() if one_pass else self._needs()
-        score, label, entropy, probs, bound, stretch, distance, variance = self.engine.over(
+        score, label, entropy, base, probs, bound, stretch, distance, variance = self.engine.over(
             x, needs, judge
         )
         quantities = {
@@ -216,6 +216,7 @@ class Tulip(TulipFitting):
             bound=state.j_score**2 * bound,
             stretch=state.j_score * stretch,
             variance=variance if isinstance(task, Regression) else None,
+            base_probs=base,
         )
 
     def posterior_samples(self, x: Inputs | Passes) -> Tensor:
