@@ -15,7 +15,8 @@ from tulip_ood.wording import json_values
 __all__ = ["describe", "describe_threshold"]
 
 _BINS = 40
-_ROOM = 1.25  # the axis reaches further than validation scores do: odd inputs lie there
+# The axis reaches further than validation scores do: odd inputs lie there.
+_ROOM, _ROOM_IN_LOGARITHMS = 1.25, 1.1
 # False-alarm rates that a threshold is shown for.
 _RATES = [i / 1000 for i in (1, 2, 5)] + [i / 100 for i in range(1, 51)]
 
@@ -99,7 +100,7 @@ def _validation(judge: Judge) -> dict[str, Any]:
 
 def _axis(scale: Scale) -> Scale:
     if scale.log:
-        high = scale.high * (scale.high / scale.low) ** (_ROOM - 1)
+        high = scale.high * (scale.high / scale.low) ** (_ROOM_IN_LOGARITHMS - 1)
     else:
         high = scale.low + _ROOM * (scale.high - scale.low)
     return Scale(scale.low, high, scale.start, scale.end, scale.log)

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,9 @@ class Judge:
             answer["class"] = self.class_of(label)
             answer |= more
             answer |= {"score": score if score < math.inf else None, "p_value": p_value}
-            answer |= {"reason": str(reason), "kind": reason.kind}
+            # Guesses are told by name, above.
+            words = str(replace(reason, top_labels=(), top_probs=()))
+            answer |= {"reason": words, "kind": reason.kind}
             out.append(Judged(score, p_value, accepted, answer))
         return out
 
