@@ -90,7 +90,9 @@ def desktop(browser: Browser, url: str, folder: Path, shots: Path) -> None:
     expect(page.locator(".answers .numbers")).to_have_count(3)
     check("three cards", page.locator(".answers > li").count() == 3)
     check("three pins", page.locator(".pin").count() == 3)
-    check("a decision at a glance", page.locator(".answers > li.yes, .answers > li.no").count() == 3)
+    check(
+        "a decision at a glance", page.locator(".answers > li.yes, .answers > li.no").count() == 3
+    )
     check("bars of probabilities", page.locator(".bars .bar").count() >= 3)
     check("a status for screen readers", "accepted" in page.inner_text("#summary[role=status]"))
     shoot(page, shots, "light-results")
@@ -115,8 +117,11 @@ def desktop(browser: Browser, url: str, folder: Path, shots: Path) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("#applied")).to_contain_text("from now on")
     check("the server has the new threshold", target(page) == 0.5)
-    page.evaluate("""token => fetch('v1/threshold', {method: 'PUT', body: '{"false_alarm": 0.05}',
-        headers: {Authorization: `Bearer ${token}`, 'Content-Type': 'application/json'}})""", TOKEN)
+    page.evaluate(
+        """token => fetch('v1/threshold', {method: 'PUT', body: '{"false_alarm": 0.05}',
+        headers: {Authorization: `Bearer ${token}`, 'Content-Type': 'application/json'}})""",
+        TOKEN,
+    )
     page.reload()
     page.wait_for_selector("#board:not([hidden])")
     bad = folder / "words.jpg"
@@ -135,9 +140,7 @@ def desktop(browser: Browser, url: str, folder: Path, shots: Path) -> None:
         print("\n".join(wrong))
     page.context.close()
     names(browser, url)
-    page, wrong = opened(
-        browser, url, viewport={"width": 1280, "height": 900}, color_scheme="dark"
-    )
+    page, wrong = opened(browser, url, viewport={"width": 1280, "height": 900}, color_scheme="dark")
     page.wait_for_selector("#board:not([hidden])")
     page.set_input_files("#files", pictures(folder))
     expect(page.locator(".answers .numbers")).to_have_count(3)

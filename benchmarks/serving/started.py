@@ -15,8 +15,12 @@ ROOT = HERE.parents[1]
 def prepared(folder: Path, python: str = sys.executable) -> Path:
     """The network, its detectors and pictures, made once."""
     if not (folder / "rival.safetensors").exists():
-        code = f"from pathlib import Path; from digits import prepare; prepare(Path({str(folder)!r}))"
-        subprocess.run([os.path.abspath(python), "-c", code], check=True, env=environment(folder), cwd=HERE)
+        code = (
+            f"from pathlib import Path; from digits import prepare; prepare(Path({str(folder)!r}))"
+        )
+        subprocess.run(
+            [os.path.abspath(python), "-c", code], check=True, env=environment(folder), cwd=HERE
+        )
     return folder
 
 
@@ -30,7 +34,13 @@ def serving(
     folder: Path, *arguments: object, python: str = sys.executable
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address of a running server, and its process; it must end well when told to."""
-    command = [os.path.abspath(python), "-m", "tulip_ood", "serve", str(folder / "detector.safetensors")]
+    command = [
+        os.path.abspath(python),
+        "-m",
+        "tulip_ood",
+        "serve",
+        str(folder / "detector.safetensors"),
+    ]
     command += ["--model", "digits:make", "--port", "0", *map(str, arguments)]
     process = subprocess.Popen(
         command, env=environment(folder), cwd=HERE, stdout=subprocess.PIPE, text=True

@@ -23,6 +23,8 @@ from tulip_ood.numerics.martingale import log_capital, online_p_values
 
 __all__ = ["Refused", "Stream", "Watched", "read_streams", "watch"]
 
+_TORN = 10  # lines that may be damaged
+
 
 @dataclass
 class Stream:
@@ -239,12 +241,17 @@ def _version_of_file(path: str | os.PathLike[str]) -> str:
 
 
 def _read_lines(path: Path, found: dict[str, Stream]) -> None:
-    with open(path, encoding="utf-8") as lines:
+    torn = 0
+    with open(path, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.endswith("\n"):
-                break  # the server is in the middle of writing it
             try:
                 values = json.loads(line)
+            except ValueError:
+                torn += 1  # the end of a full disk, or a line that is being written
+                if torn > _TORN:
+                    raise DataError(f"{path} is no log of `tulip serve`: it is no JSON") from None
+                continue
+            try:
                 stream = found.setdefault(values["model"], Stream(values["model"], None))
                 if "calibration" in values:
                     scores = [math.inf if s is None else s for s in values["calibration"]]
@@ -252,7 +259,7 @@ def _read_lines(path: Path, found: dict[str, Stream]) -> None:
                     continue
                 promise = next(iter(values["promise"].items())) if values["promise"] else None
                 stream.add(values["score"], values["accepted"], promise, values["time"])
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (KeyError, TypeError, AttributeError) as error:
                 raise DataError(
                     f"{path}, line {number}, is none of a log of `tulip serve`: {error!r}"
                 ) from error

@@ -42,13 +42,17 @@ class ScoreLog:
         except OSError as error:
             raise DataError(f"the log {path} cannot be written: {error.strerror}") from error
         self._lock = threading.Lock()
+        self._torn = False  # whether the last line is only there in part
 
     def begin(self, judge: Judge, role: str) -> None:
         """Say which detector the lines to come are from, and what it was calibrated on."""
         scores = judge.detector.calibration.scores.tolist()
         line = {"event": "detector", "time": time.time(), "model": judge.version}
         line |= {"detector": role, "method": judge.detector.name}
-        self.write([line | {"calibration": scores}])
+        try:
+            self.write([line | {"calibration": scores}])
+        except OSError as error:
+            raise DataError(f"the log cannot be written: {error.strerror}") from error
 
     def judged(self, judge: Judge, role: str, judged: Judged, **more: Any) -> dict[str, Any]:
         """The line of one image."""
@@ -69,10 +73,14 @@ class ScoreLog:
     def write(self, lines: Iterable[dict[str, Any]]) -> None:
         """Append lines."""
         text = "".join(json.dumps(json_values(line), allow_nan=False) + "\n" for line in lines)
-        data = text.encode()
         with self._lock:
-            while data:
-                data = data[os.write(self._file, data) :]
+            data = (b"\n" if self._torn else b"") + text.encode()
+            whole = len(data)
+            try:
+                while data:
+                    data = data[os.write(self._file, data) :]
+            finally:
+                self._torn = 0 < len(data) < whole or (self._torn and bool(data))
 
     def close(self) -> None:
         """No more lines."""
