@@ -3,9 +3,9 @@
 import contextlib
 import ipaddress
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 from tulip_ood.errors import InputError
 from tulip_ood.serving.service import Service
@@ -55,18 +55,16 @@ def serve(
         raise InputError(f"a port is a number from 0 to 65535, got {port}")
     import uvicorn
 
+    shown = f"[{host}]" if ":" in host else host
+
     class Server(uvicorn.Server):
-        async def startup(self, sockets: Any = None) -> None:
+        async def startup(self, sockets: "list[socket.socket] | None" = None) -> None:
             await super().startup(sockets)
-            if self.started:
-                bound = self.servers[0].sockets[0].getsockname()[1]
-                shown = f"[{host}]" if ":" in host else host
-                ready(f"http://{shown}:{bound}/")
+            if sockets and self.started:
+                ready(f"http://{shown}:{sockets[0].getsockname()[1]}/")
 
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         lifespan="on",
         log_level="warning",
         access_log=False,
@@ -74,14 +72,22 @@ def serve(
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(app.scoring.limits.seconds) + 5,
     )
-    server = Server(config)
-    with _ending_well():
-        try:
-            server.run()
-        finally:
-            app.close()
-    if not server.started:
-        raise InputError(f"cannot listen on {host}, port {port}: is another server there?")
+    try:
+        with _listening(host, port) as listening, _ending_well():
+            Server(config).run(sockets=[listening])
+    finally:
+        app.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose another "
+            f"--port, or 0 for any that is free"
+        ) from error
 
 
 @contextlib.contextmanager
