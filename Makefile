@@ -83,6 +83,14 @@ evidence-heads: ## The last layer, looked for in 50 networks (PYTHON=… with to
 evidence-networks: ## Images prepared as the libraries do (PYTHON=… with torchvision, timm, transformers, scikit-learn)
 	PYTHONPATH=src $(PYTHON) benchmarks/networks/run.py
 
+.PHONY: evidence-serving evidence-page
+evidence-serving: $(VENV)/.dev ## 10,000 requests from 64 clients; schemathesis (SCHEMATHESIS=…/bin/schemathesis)
+	$(VENV)/bin/python benchmarks/serving/load.py
+	$(VENV)/bin/python benchmarks/serving/schema.py --schemathesis "$(SCHEMATHESIS)"
+
+evidence-page: $(VENV)/.dev ## The page of `tulip serve` in Chromium (PYTHON=… with playwright)
+	$(PYTHON) benchmarks/serving/page.py --python $(VENV)/bin/python --shots build/shots
+
 .PHONY: tables
 tables: $(VENV)/bin/python ## Write the tables of README.md and docs/ from the result files
 	$(VENV)/bin/python benchmarks/tables.py

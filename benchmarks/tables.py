@@ -240,6 +240,24 @@ def parity() -> str:
     return table(["method", "largest difference"], [[m, "; ".join(c)] for m, c in rows.items()])
 
 
+def serving() -> str:
+    """10,000 requests from 64 clients on loopback, on a machine that others used as well."""
+    found = read("serving/load.json")
+    latency = found["latency_ms"]
+    rows = [
+        ["requests, clients", f"{found['requests']:,}, {found['clients']}"],
+        ["lost or wrong answers", f"{found['lost'] + found['wrong']}"],
+        ["largest difference from the local score", f"{found['largest_difference']:.0e}"],
+        ["images in a batch, mean", f"{found['images_per_batch']:.1f}"],
+        ["processor time of the server for an image", f"{found['cpu_ms_per_image']:.1f} ms"],
+        ["requests a second", f"{found['requests_per_second']}"],
+        ["latency p50, p99", f"{latency['p50']:.0f} ms, {latency['p99']:.0f} ms"],
+        ["growth of memory from the second fifth on", f"{100 * found['memory']['growth']:.1f} %"],
+        ["load of the machine (2 cores) by all who used it", f"{found['machine']['load']:.0f}"],
+    ]
+    return table(["small network on digits, with a shadow and a log", "measured"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "cifar": cifar,
@@ -252,6 +270,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "steps": steps,
     "shift": shift,
     "parity": parity,
+    "serving": serving,
 }
 
 

@@ -36,7 +36,9 @@ def blocks(document: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
-@pytest.mark.parametrize("document", ["README.md", "docs/detectors.md", "docs/adapters.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/detectors.md", "docs/adapters.md", "docs/serving.md"]
+)
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 def test_the_python_in_the_documents_runs(
     document: str, vectors: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
