@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--schemathesis", default="schemathesis")
     parser.add_argument("--folder", type=Path, help="keep the network and pictures here")
-    parser.add_argument("--examples", type=int, default=200, help="of every operation and phase")
+    parser.add_argument("--examples", type=int, default=60, help="of every operation and phase")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("schema.json"))
     options = parser.parse_args()
     runs = {}

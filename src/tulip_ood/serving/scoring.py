@@ -50,7 +50,7 @@ class Scoring:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
         >>> msp = tulip_ood.detectors.MSP(model).fit([(x, y)])
         >>> scoring = Scoring(Judge(msp, preprocess=Preprocess(2, 2, (0.0,), (1.0,))))
-        >>> scoring.answer(np.zeros((2, 2, 1), dtype=np.uint8)).accepted
+        >>> scoring.answer(np.zeros((2, 2, 1), dtype=np.uint8)).answer["label"] in (0, 1, 2)
         True
         >>> scoring.close()
     """
