@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("page.json"))
     options = parser.parse_args()
     options.shots.mkdir(parents=True, exist_ok=True)
+    expect.set_options(timeout=120_000)  # the machine may be busy
     with tempfile.TemporaryDirectory() as temporary:
         folder = prepared(options.folder or Path(temporary), options.python)
         with sync_playwright() as playwright:
@@ -58,6 +59,7 @@ def main() -> None:
 def opened(browser: Browser, url: str, path: str = "", **how: object) -> tuple[Page, list[str]]:
     """A page, and a list of everything that goes wrong on it or is asked of another server."""
     page = browser.new_context(**how).new_page()
+    page.set_default_timeout(120_000)
     wrong: list[str] = []
     page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
