@@ -32,14 +32,18 @@ def make() -> DigitNet:
     return net.eval()
 
 
-def prepare(folder: Path) -> None:
-    """Train, fit, and write pictures of test digits, of digits 8 and 9, and of photographs."""
+def prepare(folder: Path, steepness: float = 1.8) -> None:
+    """Train, fit, and write pictures of test digits, of digits 8 and 9, and of photographs.
+
+    The last layer is made steeper: an over-confident network, as large ones are. From about 2.5 on
+    TULiP changes its probabilities.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     data = load_data(0)
     net = train_digit_net(*data.train, classes=8, epochs=40)
-    with torch.no_grad():  # over-confident, as large networks are: so TULiP changes probabilities
-        net.fc.weight *= 1.8
-        net.fc.bias *= 1.8
+    with torch.no_grad():
+        net.fc.weight *= steepness
+        net.fc.bias *= steepness
     save_file(net.state_dict(), folder / "net.safetensors")
     kinds = {"detector": tulip_ood.Tulip(net), "rival": tulip_ood.detectors.make("ent", net)}
     for name, detector in kinds.items():

@@ -37,7 +37,7 @@ def main() -> None:
     options.shots.mkdir(parents=True, exist_ok=True)
     expect.set_options(timeout=120_000)  # the machine may be busy
     with tempfile.TemporaryDirectory() as temporary:
-        folder = prepared(options.folder or Path(temporary), options.python)
+        folder = prepared(options.folder or Path(temporary), options.python, steepness=2.5)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
                 executable_path=shutil.which("chromium"), args=ARGUMENTS
@@ -95,7 +95,8 @@ def desktop(browser: Browser, url: str, folder: Path, shots: Path) -> None:
     check(
         "a decision at a glance", page.locator(".answers > li.yes, .answers > li.no").count() == 3
     )
-    check("bars of probabilities", page.locator(".bars .bar").count() >= 3)
+    check("bars of probabilities", page.locator(".bars .bar.after").count() >= 3)
+    check("before and after", page.locator(".bars .bar.before").count() >= 2)
     check("a status for screen readers", "accepted" in page.inner_text("#summary[role=status]"))
     shoot(page, shots, "light-results")
     before = page.inner_text("#summary")

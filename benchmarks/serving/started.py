@@ -12,15 +12,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 
-def prepared(folder: Path, python: str = sys.executable) -> Path:
+def prepared(folder: Path, python: str = sys.executable, steepness: float = 1.8) -> Path:
     """The network, its detectors and pictures, made once."""
     if not (folder / "rival.safetensors").exists():
-        code = (
-            f"from pathlib import Path; from digits import prepare; prepare(Path({str(folder)!r}))"
-        )
-        subprocess.run(
-            [os.path.abspath(python), "-c", code], check=True, env=environment(folder), cwd=HERE
-        )
+        given = f"Path({str(folder)!r}), {steepness}"
+        code = f"from pathlib import Path; from digits import prepare; prepare({given})"
+        command = [os.path.abspath(python), "-c", code]
+        subprocess.run(command, check=True, env=environment(folder), cwd=HERE)
     return folder
 
 

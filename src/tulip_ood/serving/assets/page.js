@@ -110,6 +110,7 @@ function show() {
     ? "Validation inputs as bars, your images as pins."
     : "Scores of validation inputs. Your images will be pinned here.";
   for (const row of state.rows) if (row.answer) fill(row);
+  explain();
   summarise();
 }
 
@@ -254,14 +255,26 @@ function fill(row) {
         "p-value ", element("b", {}, answer.p_value.toFixed(3)))));
 }
 
+function differs(answer) {
+  return answer.top.some(one => Math.abs(one.before - one.after) >= 0.0005);
+}
+
+// What the bars mean; where no card has two, both kinds of probability are the same.
+function explain() {
+  const shown = state.rows.filter(row => row.answer?.top.length);
+  const two = shown.some(row => differs(row.answer));
+  $("key").hidden = shown.length === 0;
+  $("key-before").hidden = !two;
+  $("key-after").textContent = two ? "after TULiP" : "probability, the same before and after TULiP";
+}
+
 function bars(answer) {
   if (!answer.top.length) {
     if (!answer.variance) return null;
     const spread = answer.variance.map(value => number(Math.sqrt(value))).join(", ");
     return element("p", { class: "why" }, `Standard deviation ${spread}.`);
   }
-  const differ = answer.top.some(one => Math.abs(one.before - one.after) >= 0.0005);
-  if (differ) $("key").hidden = false;
+  const differ = differs(answer);
   const rows = answer.top.filter((one, i) => i < 2 || one.after >= 0.005 || one.before >= 0.005 || one.label === answer.label);
   const body = element("tbody");
   for (const one of rows) {
