@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
-CHECKED := src tests benchmarks
+CHECKED := src tests benchmarks examples
 
 .PHONY: help demo test check clean
 .DEFAULT_GOAL := help
@@ -40,13 +40,16 @@ test: $(VENV)/.dev ## Everything that continuous integration checks
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
 .PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
-.PHONY: evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
+.PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 DATA ?= sets.npz
 CHECKPOINT ?= checkpoint.safetensors
 LIMIT ?= 3000
 
 evidence-demo: $(VENV)/.dev ## The demo with five seeds
 	$(VENV)/bin/python benchmarks/demo/run.py
+
+evidence-examples: ## The examples with five seeds (PYTHON=… with scikit-learn, matplotlib, transformers)
+	PYTHONPATH=src OMP_NUM_THREADS=1 $(PYTHON) benchmarks/examples/run.py
 
 evidence-metrics: $(VENV)/.dev ## Time and memory of every metric on ten million scores
 	$(VENV)/bin/python benchmarks/metrics/run.py

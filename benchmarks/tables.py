@@ -9,7 +9,7 @@ what this script would write.
 import json
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
@@ -258,6 +258,43 @@ def serving() -> str:
     return table(["small network on digits, with a shadow and a log", "measured"], rows)
 
 
+EXAMPLES = ("text", "tabular", "regression", "segmentation")
+
+
+def with_range(values: list[float], digits: int = 1) -> str:
+    """Mean, and the lowest and highest, in percent."""
+    low, high = (f"{100 * edge(values):.{digits}f}" for edge in (min, max))
+    return f"{100 * mean(values):.{digits}f} ({low}–{high})"
+
+
+def example(name: str) -> str:
+    """One example over its seeds: AUROC, and what is refused at the 5 % threshold."""
+    runs = [run["methods"] for run in read(f"examples/result-{name}.json")["runs"]]
+    rows = []
+    for method, first in runs[0].items():
+        label = f"**{method}**" if method.lower().startswith("tulip") else method
+        kept = f"{100 * mean(run[method]['kept'] for run in runs):.1f}"
+        cells = [
+            f"{with_range([run[method]['auroc'][s] for run in runs])}, "
+            f"{100 * mean(run[method]['refused'][s] for run in runs):.0f} %"
+            for s in first["auroc"]
+        ]
+        rows.append([label, kept, *cells])
+    return table(["AUROC (lowest–highest), refused", "ID kept, %", *runs[0][method]["auroc"]], rows)
+
+
+def examples() -> str:
+    """What else each example measures, and what it costs."""
+    rows = []
+    for name in EXAMPLES:
+        found = read(f"examples/result-{name}.json")
+        first = found["runs"][0]
+        facts = [key for key in first if key not in ("seed", "cpu_s", "methods")]
+        told = "; ".join(f"{f}: {with_range([run[f] for run in found['runs']])}" for f in facts)
+        rows.append([f"`{name}.py`", told, f"{found['median_cpu_s']:.0f}"])
+    return table(["example", "in %, mean (lowest–highest) of five seeds", "CPU seconds"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "cifar": cifar,
@@ -271,6 +308,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "shift": shift,
     "parity": parity,
     "serving": serving,
+    "examples": examples,
+    **{f"example-{name}": partial(example, name) for name in EXAMPLES},
 }
 
 
