@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,4 +59,7 @@ def main(
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"{name}.png"
     appear(path, lambda partial: draw(picture, partial))
-    print(json.dumps(numbers) if given.json else f"{as_text(numbers)}\n\n{path}")
+    if given.json:
+        print(json.dumps({"cpu_s": round(time.process_time(), 1), **numbers}))
+    else:
+        print(f"{as_text(numbers)}\n\n{path}")
