@@ -45,7 +45,7 @@ def passages(modules: str, least: int = 20) -> list[str]:
     sentences = [s for p in paragraphs for s in re.split(r"(?<=[.!?])\s+", p)]
     found, words = [], []
     for sentence in dict.fromkeys(sentences):
-        if 5 <= len(sentence.split()) <= 40:
+        if 5 <= len(sentence.split()) <= 40 and not re.search(r"--|==|\*\*|__", sentence):
             words += sentence.split()
         if len(words) >= least:
             found.append(" ".join(words))
@@ -55,11 +55,13 @@ def passages(modules: str, least: int = 20) -> list[str]:
 
 def unfamiliar(draw: random.Random) -> dict[str, list[str]]:
     """Four kinds of text that none of the topics fits."""
-    code = [line.strip() for text in sources(CODE) for line in text.splitlines()]
+    kinds = (ast.Assign, ast.Return, ast.Raise, ast.AugAssign)
+    nodes = [node for text in sources(CODE) for node in ast.walk(ast.parse(text))]
+    code = [" ".join(ast.unparse(node).split()) for node in nodes if isinstance(node, kinds)]
     keys = string.ascii_lowercase + "    ,.;"
     return {
         "another topic": passages(GRAPHICS),
-        "source code": [c for c in dict.fromkeys(code) if len(c) > 25 and c[0] not in "#\"'>"],
+        "source code": [line for line in dict.fromkeys(code) if 25 < len(line) < 200],
         "German": [" ".join(words) for words in product(*GERMAN)],
         "keyboard": ["".join(draw.choices(keys, k=draw.randint(30, 120))) for _ in range(400)],
     }

@@ -7,6 +7,7 @@ and is often sure of it.
     python examples/segmentation.py
 """
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,7 @@ def draw(picture: Any, path: Path) -> None:
     images, masks, maps = picture
     from matplotlib.colors import ListedColormap
 
+    entropy = {"cmap": "magma", "vmin": 0, "vmax": math.log(3)}  # one scale for both
     classes = ListedColormap(["#E9E9E9", COLOURS["blue"], COLOURS["orange"]])
     with canvas(9.6, 10.2) as figure:
         grid = figure.subplots(len(images), 4)
@@ -110,8 +112,8 @@ def draw(picture: Any, path: Path) -> None:
             panels = (
                 (image.permute(1, 2, 0).clamp(0, 1), {}),
                 (maps["ent"].label[row], {"cmap": classes, "vmin": 0, "vmax": 2}),
-                (maps["ent"].score[row], {"cmap": "magma", "vmin": 0}),
-                (maps["tulip"].score[row], {"cmap": "magma", "vmin": 0}),
+                (maps["ent"].score[row], entropy),
+                (maps["tulip"].score[row], entropy),
             )
             for axes, (content, how) in zip(grid[row], panels, strict=True):
                 axes.imshow(content.numpy(), interpolation="nearest", **how)

@@ -131,7 +131,11 @@ def draw(picture: Any, path: Path) -> None:
             right.set_title(share, loc="right", color=COLOURS["vermilion"])
             right.set(xlim=(0, 1.02 * most), yticks=[])
             right.spines["left"].set_visible(False)
-        rows[0, 1].set_title("TULiP's score: high = unsure", weight="normal")
+            right.tick_params(labelbottom=name == list(shown)[-1])
+        rows[0, 1].text(
+            threshold, 1.04, "threshold", ha="center", transform=rows[0, 1].get_xaxis_transform()
+        )
+        rows[-1, 1].set_xlabel("TULiP's score: high = unsure")
         figure.savefig(path, format="png")
 
 

@@ -29,7 +29,9 @@ def run(name: str, seed: int, folder: str) -> dict[str, Any]:
     own = Path(folder, str(seed))
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), "--json"]
     command += ["--seed", str(seed), "--out", str(own)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     if seed == SEEDS[0]:
         picture = (own / f"{name}.png").read_bytes()
         (ROOT / "docs" / "images" / f"example-{name}.png").write_bytes(picture)
