@@ -132,9 +132,7 @@ def draw(picture: Any, path: Path) -> None:
             right.set(xlim=(0, 1.02 * most), yticks=[])
             right.spines["left"].set_visible(False)
             right.tick_params(labelbottom=name == list(shown)[-1])
-        rows[0, 1].text(
-            threshold, 1.04, "threshold", ha="center", transform=rows[0, 1].get_xaxis_transform()
-        )
+        rows[0, 1].text(threshold - 0.01, 0.2 * rows[0, 1].get_ylim()[1], "threshold", ha="right")
         rows[-1, 1].set_xlabel("TULiP's score: high = unsure")
         figure.savefig(path, format="png")
 
