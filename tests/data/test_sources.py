@@ -346,3 +346,10 @@ def test_class_names(tmp_path: Path) -> None:
     file.write_text("a\nb\na\n")
     with pytest.raises(DataError, match="'a' twice"):
         read_classes(str(file))
+
+
+def test_labels_of_an_npz_file_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "words.npz"
+    np.savez(path, x=np.zeros((2, 3), dtype=np.float32), y=np.array(["cat", "dog"]))
+    with pytest.raises(DataError, match="labels must be numbers"):
+        Arrays(str(path))

@@ -49,6 +49,11 @@ class Arrays(Source):
                 f"row needs one label"
             )
 
+        if self._y is not None and self._y.dtype.kind not in "biuf":
+            raise DataError(
+                f"y of {file} is {self._y.dtype}: labels must be numbers, classes 0, 1, 2 …"
+            )
+
     def _check_inputs(self) -> None:
         if not np.issubdtype(self._x.dtype, np.floating) or self._x.ndim < 2:
             raise DataError(
