@@ -69,7 +69,7 @@ def run(seed: int, quick: bool) -> tuple[Numbers, Any]:
     torch.manual_seed(seed)
     x, y, _ = scenes(48)
     model = train(x, y, steps=10 if quick else 200)
-    n = 8 if quick else 30
+    n = 20 if quick else 30
     val, test = scenes(n), scenes(n)
     odd = {kind: scenes(n, kind) for kind in FOREIGN}
     detectors = {

@@ -120,9 +120,9 @@ def draw(picture: Any, path: Path) -> None:
             guess = f"{topics[int(answer.label[0])]}, {float(answer.probs[0].max()):.0%}"
             left.text(0, 1, name, weight="bold", fontsize=14, va="top")
             left.text(0, 0.76, "\n".join(quote), va="top", style="italic")
-            left.text(0, 0.0, f"the network: {guess}", va="bottom", color=COLOURS["blue"])
+            left.text(0, 0.0, f"answer: {guess}", va="bottom", color=COLOURS["blue"])
             left.axis("off")
-            bins = torch.linspace(0, most, 41).tolist()
+            bins = torch.arange(0, most + threshold / 32, threshold / 32).tolist()
             refused = scores > threshold
             for part, colour in ((~refused, "blue"), (refused, "vermilion")):
                 right.hist(scores[part].tolist(), bins, color=COLOURS[colour])
