@@ -49,7 +49,9 @@ def train(
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images in a step.")] = 128,
     precision: Annotated[
         str,
-        typer.Option(help="On a GPU: tf32 as the published networks, or bfloat16, up to twice as fast."),
+        typer.Option(
+            help="On a GPU: tf32 as the published networks, or bfloat16, up to twice as fast."
+        ),
     ] = "tf32",
     device: options.Device = None,
     json: options.Json = None,
