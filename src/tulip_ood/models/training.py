@@ -1,8 +1,8 @@
 """OpenOOD's recipe for its CIFAR networks: SGD, cosine, crops and flips, all data on the device.
 
 Everything random is drawn from the seed and the number of the epoch, so a run that was stopped goes
-on to the very network that it would have made. On CUDA a step runs as one captured graph: the processor
-is not asked about anything until the epoch is over.
+on to the very network that it would have made. On CUDA a step runs as one captured graph: the
+processor is not asked about anything until the epoch is over.
 """
 
 import json
@@ -41,9 +41,9 @@ class TrainingRecipe:
         padding: Images are cropped at random from this much around them.
         mean: Of the channels, for normalisation.
         std: Of the channels.
-        precision: On an accelerator, `"tf32"` (float32 whose products are rounded to 10 bits, as the
-            published networks were trained) or `"bfloat16"` (7 bits, up to twice as fast); a CPU
-            always computes in float32.
+        precision: On an accelerator, `"tf32"` (float32 whose products are rounded to 10 bits, as
+            the published networks were trained) or `"bfloat16"` (7 bits, up to twice as fast); a
+            CPU always computes in float32.
 
     Example:
         >>> TrainingRecipe(epochs=10).rate(step=0, steps=100)
