@@ -35,12 +35,12 @@ test: $(VENV)/.dev ## Everything that continuous integration checks
 	@echo "==> mypy --strict"
 	$(VENV)/bin/python -m mypy
 	@echo "==> mkdocs build --strict"
-	$(VENV)/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
 	@echo "==> pytest (tests and docstring examples, warnings are errors)"
 	$(VENV)/bin/python -m pytest
 
 docs: $(VENV)/.dev ## Build the documentation into site/ (nothing in it is loaded from outside)
-	$(VENV)/bin/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
 
 dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 	rm -rf dist

@@ -31,6 +31,13 @@ ORDER: dict[str, list[str]] = {
     "API": ["api/index.md"],
     "Project": ["changelog.md", "contributing.md", "security.md"],
 }
+# Where the page's own heading would say too little, or too much.
+TITLES = {
+    "index.md": "What it is",
+    "faq.md": "Questions and answers",
+    "promises.md": "What is promised",
+    "api/index.md": "The door",
+}
 
 
 def pages(folder: Path) -> dict[str, list[str]]:
@@ -47,5 +54,9 @@ def pages(folder: Path) -> dict[str, list[str]]:
 
 def on_config(config: Any) -> Any:
     """Called by mkdocs before anything is built."""
-    config["nav"] = [{name: section} for name, section in pages(Path(config["docs_dir"])).items()]
+    found = pages(Path(config["docs_dir"]))
+    config["nav"] = [
+        {name: [{TITLES[page]: page} if page in TITLES else page for page in section]}
+        for name, section in found.items()
+    ]
     return config

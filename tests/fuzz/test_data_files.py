@@ -69,6 +69,12 @@ SEEDS = {
 }
 
 
+@pytest.mark.parametrize("name", sorted(SEEDS))
+def test_whole_files_are_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(SEEDS[name])
+    assert survives(lambda: read(tmp_path / name)) is None
+
+
 @fuzz(4)
 @given(data=st.data(), name=st.sampled_from(sorted(SEEDS)))
 def test_damage(data: Any, name: str, tmp_path: Path) -> None:

@@ -61,6 +61,12 @@ def write(path: Path, header: Any, tensors: dict[str, torch.Tensor]) -> None:
     save_file(tensors, path, {"tulip": json.dumps(header)})
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_whole_files_are_read(method: str, files: Any, network: Any) -> None:
+    assert survives(lambda: use(files[method], network)) is None
+    assert survives(lambda: OldDetector.read(str(files[method])).again(network, {})) is None
+
+
 @fuzz(2)
 @given(data=st.data(), method=st.sampled_from(METHODS))
 def test_damage(data: Any, method: str, files: Any, network: Any, tmp_path: Path) -> None:
