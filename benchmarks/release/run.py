@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
 import venv
 import zipfile
 from pathlib import Path
@@ -59,15 +58,11 @@ def main() -> None:
         venv.create(place / "env", with_pip=True)
         python = str(place / "env" / "bin" / "python")
         constraints = str(ROOT / "constraints.txt")
-        begin = time.perf_counter()
         pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
         run(*pip, "--constraint", constraints, f"{wheel}[demo]", cwd=place)
-        installing = time.perf_counter() - begin
         tulip = str(place / "env" / "bin" / "tulip")
         version = run(tulip, "--version", cwd=place).strip()
-        begin = time.perf_counter()
-        said = run(tulip, "demo", "--out", "tulip-demo", cwd=place)
-        demo = time.perf_counter() - begin
+        run(tulip, "demo", "--out", "tulip-demo", cwd=place)
         made = sorted(p.name for p in (place / "tulip-demo").iterdir())
         assert "report.html" in made
         installed = run(python, "-m", "pip", "list", "--format=freeze", cwd=place).split()
@@ -77,10 +72,7 @@ def main() -> None:
         "wheel": files[0],
         "sdist": files[1],
         "installed": installed,
-        "seconds installing": round(installing),
-        "seconds of tulip demo": round(demo),
         "written by tulip demo": made,
-        "last line of tulip demo": said.strip().splitlines()[-1],
         "machine": machine(threads=1),
     }
     (HERE / "result.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
