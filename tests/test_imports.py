@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import tulip_ood
 
 ROOT = Path(tulip_ood.__file__).parents[2]
@@ -14,10 +16,12 @@ OTHERS = {"scikit-learn": "sklearn", "pillow": "PIL", "efficientnet-lite-pytorch
 LIGHT = {"torch", "numpy", "safetensors"}
 
 
-def loaded_after(code: str) -> set[str]:
-    script = f"{code}\nimport sys\nprint(*(name for name in sys.modules if '.' not in name))"
+def loaded_after(code: str, inner: str = "") -> set[str]:
+    """The modules that are loaded; with `inner`, those below that package."""
+    script = f"{code}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    return set(done.stdout.decode().split())
+    names = [name for name in done.stdout.decode().split() if name.startswith(inner)]
+    return {name.removeprefix(inner) for name in names if "." not in name.removeprefix(inner)}
 
 
 def dependencies() -> set[str]:
@@ -42,3 +46,13 @@ def test_a_detector_loads_torch_and_little_else() -> None:
 def test_the_command_says_what_it_can_without_torch() -> None:
     found = loaded_after("import tulip_ood.cli.app")
     assert found & dependencies() <= {"typer", "rich"}
+
+
+def test_every_detector_is_there_when_it_is_asked_for() -> None:
+    assert dir(tulip_ood.detectors) == sorted(tulip_ood.detectors.__all__)
+    for name in tulip_ood.detectors.__all__:
+        assert getattr(tulip_ood.detectors, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'Magic'"):
+        tulip_ood.detectors.Magic  # noqa: B018
+    loaded = loaded_after("import tulip_ood; tulip_ood.Tulip", inner="tulip_ood.detectors.")
+    assert "gram" not in loaded
