@@ -3,9 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
-CHECKED := src tests benchmarks examples
+CHECKED := src tests benchmarks examples tools
 
-.PHONY: help demo test check clean
+.PHONY: help demo test docs dist clean
 .DEFAULT_GOAL := help
 
 help: ## Say what there is
@@ -34,22 +34,43 @@ test: $(VENV)/.dev ## Everything that continuous integration checks
 	$(VENV)/bin/python -m ruff format --check $(CHECKED)
 	@echo "==> mypy --strict"
 	$(VENV)/bin/python -m mypy
+	@echo "==> mkdocs build --strict"
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
 	@echo "==> pytest (tests and docstring examples, warnings are errors)"
 	$(VENV)/bin/python -m pytest
 
+docs: $(VENV)/.dev ## Build the documentation into site/ (nothing in it is loaded from outside)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
+
+dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
+	rm -rf dist
+	$(VENV)/bin/python -m build --quiet --outdir dist .
+	@ls -l dist
+
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
+.PHONY: evidence-imports evidence-fuzz evidence-release
 .PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 DATA ?= sets.npz
 CHECKPOINT ?= checkpoint.safetensors
 LIMIT ?= 3000
+FILES ?= 2000
 
 evidence-demo: $(VENV)/.dev ## The demo with five seeds
 	$(VENV)/bin/python benchmarks/demo/run.py
 
 evidence-examples: ## The examples with five seeds (PYTHON=… with scikit-learn, matplotlib, transformers)
 	PYTHONPATH=src OMP_NUM_THREADS=1 $(PYTHON) benchmarks/examples/run.py
+
+evidence-imports: $(VENV)/.dev ## What `import tulip_ood` adds to `import torch`
+	$(VENV)/bin/python benchmarks/imports/run.py
+
+evidence-fuzz: $(VENV)/.dev ## Strangers' files, FILES of each kind (2000), about ten minutes
+	$(VENV)/bin/python benchmarks/fuzz/run.py --files $(FILES)
+
+evidence-release: $(VENV)/.dev ## The wheel in an empty environment: install it, run the demo
+	$(VENV)/bin/python benchmarks/release/run.py
 
 evidence-metrics: $(VENV)/.dev ## Time and memory of every metric on ten million scores
 	$(VENV)/bin/python benchmarks/metrics/run.py
@@ -99,4 +120,4 @@ tables: $(VENV)/bin/python ## Write the tables of README.md and docs/ from the r
 	$(VENV)/bin/python benchmarks/tables.py
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) tulip-demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) tulip-demo build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tulip_ood.benchmark.published import FITTED_ON_TRAINING_DATA, known_for
+from tulip_ood.detectors.registry import METHODS as REGISTRY
 
 HERE = Path(__file__).parent
 DOCUMENTS = ("README.md", "docs/*.md")
@@ -218,6 +219,46 @@ def steps() -> str:
     return table(head, [[LABELS.get(method, method), *cells[method]] for method in STEPS])
 
 
+CHOICES = (
+    "msp",
+    "ent",
+    "gen",
+    "ebo",
+    "scale",
+    "knn",
+    "tulip[recipe=balanced]",
+    "tulip",
+    "tulip+scale",
+    "tulip&knn",
+)
+
+
+def choosing() -> str:
+    """What a user may choose between: passes for an input, and how good on both ID sets."""
+    cells: dict[str, list[str]] = {
+        # The second part of a sum looks at the base pass of the first.
+        method: [str(REGISTRY[re.split(r"[\[+&]", method)[0]].passes)]
+        for method in CHOICES
+    }
+    for name in ("cifar10", "cifar100"):
+        near, far = (numbers(name, "val", "auroc", group, None) for group in ("near", "far"))
+        aurc = numbers(name, "val", "aurc", "id", "")
+        for method in CHOICES:
+            pair = " / ".join(f"{100 * mean(part[method].values()):.1f}" for part in (near, far))
+            cells[method] += [pair, f"{1000 * mean(aurc[method].values()):.1f}"]
+    head = ["method", "passes", "CIFAR-10 near / far", "AURC ↓", "CIFAR-100 near / far", "AURC ↓"]
+    return table(head, [[LABELS.get(method, method), *cells[method]] for method in CHOICES])
+
+
+def imports() -> str:
+    """What importing costs beyond PyTorch."""
+    found = read("imports/result.json")
+    rows = [
+        [f"`{name}`", f"{times['cpu']:.2f} s"] for name, times in found["beyond torch, s"].items()
+    ]
+    return table(["imported", "beyond `import torch`"], rows)
+
+
 def shift() -> str:
     """Right answers refused on shifted ID images."""
     methods = ("msp", "ent", "ebo", "scale", "knn", "gram", "ensemble", "noise", "tulip")
@@ -306,6 +347,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "imagenet": imagenet,
     "steps": steps,
     "shift": shift,
+    "choosing": choosing,
+    "imports": imports,
     "parity": parity,
     "serving": serving,
     "examples": examples,

@@ -277,7 +277,7 @@ def test_labels_of_other_tasks(tmp_path: Path) -> None:
         ({"x": np.zeros((2, 8), dtype=np.int64)}, "expected uint8"),
         ({"x": np.zeros((0, 3, 8, 8), dtype=np.float32)}, "no rows"),
         ({"x": np.zeros((2, 3), dtype=np.float32), "y": np.zeros(3)}, "every row needs one label"),
-        ({"x": np.array([None, "a"], dtype=object)}, "damaged"),
+        ({"x": np.array([None, "a"], dtype=object)}, "holds Python objects"),
     ],
 )
 def test_other_arrays_are_refused(tmp_path: Path, arrays: dict[str, object], words: str) -> None:

@@ -171,8 +171,11 @@ class Preprocess:
             raise InputError(
                 f"a preprocess has the fields {', '.join(sorted(known))}; got {values!r}"
             )
-        numbers = {key: tuple(float(v) for v in values[key]) for key in ("mean", "std")}
-        return Preprocess(**{**values, **numbers})
+        try:
+            numbers = {key: tuple(float(v) for v in values[key]) for key in ("mean", "std")}
+            return Preprocess(**{**values, **numbers})
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"{values!r} is no preprocess: {error}") from error
 
     @property
     def fingerprint(self) -> str:

@@ -94,8 +94,10 @@ class Reason:
         )
         if not self.kind:
             return f"accepted ({guesses})" if guesses else "accepted"
-        name = max(self._mine(), key=lambda quantity: self.percentiles[quantity])
-        where = f"{name} above {self.percentiles[name]:.0f} % of validation data"
+        where = ""
+        if mine := self._mine():
+            name = max(mine, key=lambda quantity: self.percentiles[quantity])
+            where = f"{name} above {self.percentiles[name]:.0f} % of validation data"
         return f"{self.words} ({'; '.join(filter(None, (where, guesses)))})"
 
     def _mine(self) -> list[str]:
