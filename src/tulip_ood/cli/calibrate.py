@@ -70,6 +70,7 @@ def calibrate(
     root: options.Root = None,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
+    workers: options.Workers = None,
     false_alarm: Annotated[
         float | None, typer.Option(help="Refuse at most this share of ID inputs (default 0.05).")
     ] = None,
@@ -142,12 +143,12 @@ def calibrate(
         else:
             detector = old.again(loaded.module, given, **where)
             recipe = recipe or old.recipe
-        searched = None if ood is None else _inputs(ood, preprocess)
+        searched = None if ood is None else _inputs(ood, preprocess, workers)
         how = fit_arguments(method, recipe=recipe, tune=searched)
     if named is None and known is None:
         check_outputs(data, detector.network, source, preprocess)
     try:
-        errors = fit(detector, source, preprocess, batch_size=batch_size, **how)
+        errors = fit(detector, source, preprocess, batch_size=batch_size, workers=workers, **how)
     except KeyboardInterrupt:
         raise Stopped(f"stopped; {target} was not written, fitting has to begin anew") from None
     impossible = None
@@ -183,10 +184,12 @@ def _method(method: str | None, old: OldDetector | None) -> str:
     return old.method
 
 
-def _inputs(ood: "Source", preprocess: "Preprocess | None") -> "Iterator[Tensor]":
+def _inputs(
+    ood: "Source", preprocess: "Preprocess | None", workers: int | None
+) -> "Iterator[Tensor]":
     from tulip_ood.data.batches import batches
 
-    for batch in batches(ood, preprocess, batch_size=BATCH):
+    for batch in batches(ood, preprocess, batch_size=BATCH, workers=workers):
         if batch.inputs is not None:
             yield batch.inputs
 
