@@ -51,12 +51,13 @@ def calibrate(
         list[str] | None,
         typer.Option("--tune", metavar="SRC", help="Real OOD inputs to search against."),
     ] = None,
-    samples: Annotated[int | None, typer.Option(metavar="M", help="Noisy passes.")] = None,
+    samples: Annotated[str | None, typer.Option(metavar="M", help="Noisy passes, or auto.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε, the size of the noise.")] = None,
     lam: Annotated[float | None, typer.Option(help="λ, the weight of the drift.")] = None,
     j: Annotated[float | None, typer.Option(help="J, the strength.")] = None,
     scope: Annotated[
-        str | None, typer.Option(help="all, head, last-block, last-stage, or globs with commas.")
+        str | None,
+        typer.Option(help="all, head, last-block, last-stage, auto, or globs with commas."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the noise and of the split.")] = None,
     task: Annotated[
@@ -100,7 +101,7 @@ def calibrate(
     asked = threshold_arguments(false_alarm, max_error, confidence)
     settings = {
         "score": score,
-        "n_samples": samples,
+        "n_samples": _samples(samples),
         "epsilon": epsilon,
         "lam": lam,
         "j": j,
@@ -174,6 +175,15 @@ def calibrate(
             f"{impossible}. The fitted detector is kept: {target} has the default "
             f"threshold{promise}"
         )
+
+
+def _samples(text: str | None) -> int | str | None:
+    if text is None or text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"--samples takes a whole number or auto, got {text!r}") from None
 
 
 def _method(method: str | None, old: OldDetector | None) -> str:
