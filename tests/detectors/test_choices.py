@@ -94,10 +94,17 @@ class Counting(nn.Module):
         return self.inner(x)
 
 
+def auto_of(model: nn.Module, **more: Any) -> tulip_ood.Tulip:
+    """Both are to be chosen; batches are large, for speed."""
+    return tulip_ood.Tulip(
+        model, **{"scope": "auto", "n_samples": "auto", "batch_size": 512, **more}
+    )
+
+
 @pytest.fixture(scope="module")
 def auto(setting: Setting) -> tulip_ood.Tulip:
     """Both chosen, for a network with blocks and stages."""
-    detector = tulip_ood.Tulip(setting.model, scope="auto", n_samples="auto")
+    detector = auto_of(setting.model)
     return detector.fit([setting.val])
 
 
@@ -106,6 +113,7 @@ def explicit(auto: tulip_ood.Tulip, model: nn.Module, **more: Any) -> tulip_ood.
     state = auto.fitted
     return tulip_ood.Tulip(
         model,
+        batch_size=512,
         scope=auto.report().facts["scope"],
         n_samples=auto._settings().n_samples,
         epsilon=state.setting.epsilon,
@@ -165,11 +173,10 @@ def test_a_saved_detector_knows_what_was_chosen(
     assert header["config"]["n_samples"] == auto._settings().n_samples
 
 
-def test_a_second_fit_chooses_anew(setting: Setting) -> None:
-    detector = tulip_ood.Tulip(setting.model, scope="auto", n_samples="auto").fit([setting.val])
-    first = detector.report().facts
-    detector._chosen_scope, detector._chosen_samples = "head", 2  # as if another fit had said so
-    again = detector.fit([setting.val]).report().facts
+def test_a_second_fit_chooses_anew(auto: tulip_ood.Tulip, setting: Setting) -> None:
+    detector = auto_of(setting.model)
+    detector._chosen_scope, detector._chosen_samples = "head", 3  # as if another fit had said so
+    again, first = detector.fit([setting.val]).report().facts, auto.report().facts
     assert (again["scope"], again["samples"]) == (first["scope"], first["samples"])
 
 
@@ -189,28 +196,27 @@ def test_a_scope_that_loses_is_not_taken(
         return torch.linspace(0.90, 0.95, len(found), dtype=found.dtype) - lower
 
     monkeypatch.setattr(scope_choice.ScopeSearch, "_resampled", drawn)
-    detector = tulip_ood.Tulip(setting.model, scope="auto").fit([setting.val])
+    detector = auto_of(setting.model, n_samples=10).fit([setting.val])
     assert detector.report().facts["scope"] == ("last-block" if worse == 0 else "all")
 
 
 def test_networks_without_blocks_have_fewer_scopes(vectors: Any) -> None:
-    detector = tulip_ood.Tulip(vectors.model, scope="auto").fit(vectors.loader())
+    detector = auto_of(vectors.model, n_samples=10).fit(vectors.loader())
     found = [trade["scope"] for trade in detector.report().facts["scopes"]]
     assert found[0] == "head"
     assert found[-1] == "all"
     single = trained(nn.Linear(2, 3), *vectors.test)
-    alone = tulip_ood.Tulip(single, scope="auto").fit(vectors.loader())
+    alone = auto_of(single, n_samples=10).fit(vectors.loader())
     assert [trade["scope"] for trade in alone.report().facts["scopes"]] == ["all"]
 
 
-@pytest.mark.parametrize("n", [200, 420])
-@pytest.mark.parametrize("samples", [10, "auto"])
+@pytest.mark.parametrize(("n", "samples"), [(200, "auto"), (420, 10), (420, "auto")])
 def test_choosing_costs_at_most_four_plain_calibrations(
     setting: Setting, n: int, samples: int | str
 ) -> None:
     counted = Counting(setting.model)
     x, y = setting.val
-    detector = tulip_ood.Tulip(counted, scope="auto", n_samples=samples)
+    detector = auto_of(counted, n_samples=samples)
     detector.fit([(x[:n], y[:n])])
     assert counted.count[0] <= 4 * 12 * max(n, 1000)
     assert detector.report().facts["forwards"] < counted.count[0]
@@ -231,7 +237,7 @@ def test_a_plan_stays_within_the_allowance(inputs: int, scopes: int, samples: in
 
 @pytest.mark.parametrize("recipe", ["balanced", "paper"])
 def test_recipes_that_search_nothing_keep_their_setting(setting: Setting, recipe: str) -> None:
-    detector = tulip_ood.Tulip(setting.model, scope="auto", n_samples="auto")
+    detector = auto_of(setting.model)
     detector.fit([setting.val], recipe=recipe)
     facts = detector.report().facts
     assert {trade["epsilon"] for trade in facts["scopes"]} == {0.005}
@@ -243,7 +249,7 @@ def test_recipes_that_search_nothing_keep_their_setting(setting: Setting, recipe
 
 
 def test_what_the_user_sets_is_kept(setting: Setting) -> None:
-    detector = tulip_ood.Tulip(setting.model, scope="auto", epsilon=0.004, j=1.5)
+    detector = auto_of(setting.model, n_samples=10, epsilon=0.004, j=1.5)
     detector.fit([setting.val])
     assert {trade["epsilon"] for trade in detector.report().facts["scopes"]} == {0.004}
     assert detector.fitted.j_score == 1.5
@@ -257,7 +263,7 @@ def test_smaller_scopes_are_judged_at_noise_that_moves_as_much(auto: tulip_ood.T
 
 def test_layer_scales_may_speak_of_layers_outside_the_scope(setting: Setting) -> None:
     first = next(iter(dict(setting.model.named_parameters())))
-    detector = tulip_ood.Tulip(setting.model, scope="auto", layer_scale={first: 0.5})
+    detector = auto_of(setting.model, n_samples=10, layer_scale={first: 0.5})
     assert detector.fit([setting.val], recipe="balanced").report().facts["scope"]
 
 
@@ -272,7 +278,7 @@ def test_passes_alone_are_not_enough(setting: Setting) -> None:
 
 def test_too_few_kinds_leave_all_parameters(setting: Setting, monkeypatch: Any) -> None:
     monkeypatch.setattr("tulip_ood.detectors.self_tuning.FEWEST_KINDS", 99)
-    detector = tulip_ood.Tulip(setting.model, scope="auto", n_samples="auto")
+    detector = auto_of(setting.model)
     detector.fit([setting.val])
     assert "not-chosen" in [finding.code for finding in detector.report().findings]
     assert detector._settings().n_samples == 10

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_SAMPLES", "SampleChoice", "choose_samples"]
 
 MOST_SAMPLES = 16
-STILL = 0.995  # ρ at which a ranking counts as the same
+STILL = 0.997  # ρ at which a ranking counts as the same
 ID_INPUTS, KIND_INPUTS = 128, 32  # that are ranked
 
 
@@ -39,7 +39,7 @@ class SampleChoice:
         forwards: Inputs times passes that were spent.
 
     Example:
-        >>> SampleChoice(6, ((2, 0.98), (4, 0.992), (6, 0.996)), 0).n_samples
+        >>> SampleChoice(6, ((2, 0.98), (4, 0.992), (6, 0.998)), 0).n_samples
         6
     """
 

@@ -191,8 +191,8 @@ def choice_lines(choices: dict[str, Any], samples: int) -> list[str]:
         samples: M.
 
     Example:
-        >>> choice_lines({"samples": [[2, 0.98], [4, 0.996]]}, 4)
-        ['M = 4: the ranking no longer moves (Spearman ρ with two more passes: 2: 0.980, 4: 0.996)']
+        >>> choice_lines({"samples": [[2, 0.98], [4, 0.998]]}, 4)
+        ['M = 4: the ranking no longer moves (Spearman ρ with two more passes: 2: 0.980, 4: 0.998)']
     """
     lines: list[str] = []
     if "scopes" in choices:
