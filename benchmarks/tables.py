@@ -322,6 +322,7 @@ def examples() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "cifar": cifar,
+    "scope": scope,
     "cifar10-val": lambda: bench("cifar10", "val"),
     "cifar10-train": lambda: bench("cifar10", "train"),
     "cifar10-dropout": lambda: bench("cifar10-dropout", "val"),
