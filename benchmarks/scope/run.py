@@ -3,11 +3,12 @@
     make evidence-scope DATA=sets.npz CHECKPOINT=cifar10.safetensors NAME=cifar10
 
 Passes of each scope with all samples are made once, on a GPU if there is one (what a scope does not
-reach is shared, which takes half an hour of one core instead of hours); everything else is arithmetic on them, by the
-functions that `fit` uses: the best setting of each scope on pseudo-OOD with four samples, its loss
-against all parameters with a paired interval, the AUROC against real OOD sets for every M, and
-Spearman's ρ between successive M. No real OOD image takes part in any choice. ε of the smaller
-scopes: the nearest of those that were run to the one that moves the outputs as far.
+reach is shared, which takes half an hour of one core instead of hours). Everything else is
+arithmetic on them, by the functions that `fit` uses: the best setting of each scope on pseudo-OOD
+with four samples, its loss against all parameters with a paired interval, the AUROC against real
+OOD sets for every M, and Spearman's ρ between successive M. No real OOD image takes part in any
+choice. ε of the smaller scopes: the nearest, of those that were run, to the one that moves the
+outputs as far.
 """
 
 import argparse

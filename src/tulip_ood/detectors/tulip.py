@@ -1,6 +1,7 @@
 """TULiP (Zhang, Wu, Wada, Kanamori, 2025): Alg. 1 on any network."""
 
 from collections.abc import Callable, Mapping
+from operator import index
 from typing import Any, ClassVar, Self
 
 import torch
@@ -122,13 +123,11 @@ class Tulip(TulipFitting):
             fit_memory=fit_memory,
         )
         self.score_name = self.task.check_score(score)
-        if n_samples != AUTO and not (isinstance(n_samples, int) and n_samples >= 1):
-            raise InputError(f"n_samples must be at least 1, or 'auto'; got {n_samples!r}")
+        self.n_samples = _checked_samples(n_samples)
         for name, value in (("lam", lam), ("j", j)):
             if value is not None and not 0 <= value < float("inf"):
                 raise InputError(f"{name} must be finite and not negative, got {value}")
         PassSettings(epsilon if epsilon is not None else 0.005, delta)  # refuses bad values
-        self.n_samples = n_samples
         self.epsilon, self.delta, self.lam, self.j = epsilon, delta, lam, j
         self.sqrt_outputs, self.antithetic = sqrt_outputs, antithetic
         self.layer_scale, self.initial_mean = layer_scale, initial_mean
@@ -139,7 +138,7 @@ class Tulip(TulipFitting):
         self.hold = hold
         # In the user's words: what a file keeps for refitting a changed network alike.
         self._as_given: dict[str, Any] = {
-            "n_samples": n_samples,
+            "n_samples": self.n_samples,
             "scope": self.scope,
             "layer_scale": None if callable(layer_scale) else layer_scale,
             "initial_mean": {n: v for n, v in (initial_mean or {}).items() if not _is_tensor(v)},
@@ -304,6 +303,18 @@ class Tulip(TulipFitting):
         """Take what `fitted_state` gave."""
         super().restore_state(values, tensors)
         self._setting = self._state.setting
+
+
+def _checked_samples(given: int | str) -> int | str:
+    if given == AUTO:
+        return AUTO
+    try:
+        number = index(given)  # type: ignore[arg-type]  # whole numbers of any kind
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise InputError(f"n_samples must be at least 1, or 'auto'; got {given!r}")
+    return number
 
 
 def _is_tensor(value: object) -> bool:
