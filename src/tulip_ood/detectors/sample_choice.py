@@ -70,8 +70,9 @@ def choose_samples(
     Example:
         >>> import tulip_ood
         >>> _ = torch.manual_seed(0)
-        >>> model, x = torch.nn.Linear(4, 3), torch.randn(200, 4)
-        >>> y = (model(x) + torch.randn(200, 3)).argmax(1)
+        >>> layers = torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)
+        >>> model, x = torch.nn.Sequential(*layers), torch.randn(200, 4)
+        >>> y = model(2 * x).argmax(1)
         >>> detector = tulip_ood.Tulip(model, n_samples="auto", j=1.0).fit([(x, y)])  # calls it
         >>> [m for m, _ in detector.report().facts["samples"]][0]
         2

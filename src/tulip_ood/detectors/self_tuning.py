@@ -97,7 +97,7 @@ def tune(
         features: Whether the base passes keep features although nothing is shaped.
 
     Example:
-        >>> import tulip_ood
+        >>> import torch, tulip_ood
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Linear(16, 3))
         >>> x = torch.randn(200, 4)
