@@ -46,7 +46,7 @@ from tulip_ood.numerics.tasks import make_task
 
 TASK = make_task("classification")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-EPSILONS = {"head": (0.05, 0.1), "last-block": (0.01, 0.02), "last-stage": (0.01,), "all": (0.005,)}
+EPSILONS = {"head": (0.05, 0.1), "last-block": (0.01,), "last-stage": (0.01,), "all": (0.005,)}
 TUNED_WITH = 4  # samples, as in `fit`
 
 
