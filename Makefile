@@ -51,7 +51,8 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 
 .PHONY: evidence-imports evidence-fuzz evidence-release
 .PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
-.PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
+.PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory
+.PHONY: evidence-parity evidence-networks evidence-scope evidence-feeding
 DATA ?= sets.npz
 CHECKPOINT ?= checkpoint.safetensors
 LIMIT ?= 3000
@@ -81,6 +82,13 @@ evidence-devices: ## Noise and scores, CPU against GPU (DATA=…npz CHECKPOINT=�
 evidence-tuning: ## What self-tuning chooses and costs (DATA=…npz CHECKPOINT=… NAME=cifar10)
 	PYTHONPATH=src $(PYTHON) benchmarks/tuning/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
 		--out "benchmarks/tuning/result-$(NAME).json"
+
+evidence-scope: ## AUROC of every scope and every M (DATA=…npz CHECKPOINT=… NAME=cifar10), some minutes
+	PYTHONPATH=src $(PYTHON) benchmarks/scope/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
+		--out "benchmarks/scope/result-$(NAME).json"
+
+evidence-feeding: $(VENV)/.dev ## Images per second from JPEG files; with --score on a GPU, see the script
+	$(VENV)/bin/python benchmarks/feeding/run.py
 
 evidence-bench: ## The CIFAR tables (DATA=root NETWORKS="a b c" NAME=cifar10 OUT=folder LIMIT=3000), needs a GPU
 	PYTHONPATH=src $(PYTHON) benchmarks/openood/run.py "$(NAME)" --data "$(DATA)" \

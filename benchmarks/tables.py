@@ -54,6 +54,30 @@ def demo() -> str:
     return table(head, [row(method, name) for method, name in METHODS.items()])
 
 
+def scope() -> str:
+    """AUROC of every scope on pseudo-OOD and on real sets, and what is chosen."""
+    rows = []
+    for name in ("cifar10", "cifar100"):
+        found = read(f"scope/result-{name}.json")
+        most = str(found["samples"])
+        for scope, row in found["scopes"].items():
+            chosen = scope == found["auto_scope"]
+            own, all_ = (row["real"][m] for m in (str(row["auto_samples"]), most))
+            rows.append(
+                [
+                    f"{name}, {f'**{scope}**' if chosen else scope}",
+                    f"{100 * row['share']:.1f} %",
+                    f"{row['epsilon']:g}",
+                    f"{row['pseudo_auroc']:.1f}",
+                    f"{row['loss']:.1f} ({row['loss_low']:.1f} to {row['loss_high']:.1f})",
+                    f"{all_['near']:.1f} / {all_['far']:.1f} (M {most})",
+                    f"{own['near']:.1f} / {own['far']:.1f} (M {row['auto_samples']})",
+                ]
+            )
+    head = ["network, scope", "repeated", "ε", "AUROC, pseudo-OOD", "loss", "near / far, most M"]
+    return table([*head, "near / far, M chosen"], rows)
+
+
 def cifar() -> str:
     """Recipes on the two CIFAR networks, mean over noise seeds."""
     names = {
@@ -339,6 +363,7 @@ def examples() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "cifar": cifar,
+    "scope": scope,
     "cifar10-val": lambda: bench("cifar10", "val"),
     "cifar10-train": lambda: bench("cifar10", "train"),
     "cifar10-dropout": lambda: bench("cifar10-dropout", "val"),

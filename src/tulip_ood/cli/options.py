@@ -24,6 +24,7 @@ __all__ = [
     "Json",
     "Root",
     "Trust",
+    "Workers",
     "check_device",
     "check_folder",
     "check_place",
@@ -56,6 +57,15 @@ Device = Annotated[
     str | None,
     typer.Option(
         "--device", help="Where passes run, for instance cuda; default: where the model is."
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=0,
+        metavar="N",
+        help="How many decode images beside the network; default: one a processor, at most 16.",
     ),
 ]
 Json = Annotated[

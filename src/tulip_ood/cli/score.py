@@ -46,6 +46,7 @@ def score(
     root: options.Root = None,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
+    workers: options.Workers = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what another run has written there.")
     ] = False,
@@ -108,7 +109,7 @@ def score(
                     network = load_model(spec, trust=trust).module
                 ready = load(detector, network, device=device, batch_size=size)
                 parts.prepare()
-                _run(ready, source, preprocess, parts, size)
+                _run(ready, source, preprocess, parts, size, workers)
                 parts.merge()
             except KeyboardInterrupt:
                 raise Stopped(
@@ -164,6 +165,7 @@ def _run(
     preprocess: "Preprocess | None",
     parts: "Parts",
     batch_size: int,
+    workers: int | None,
 ) -> None:
     """Score what is missing, part by part."""
     from tulip_ood.data.batches import batches
@@ -184,6 +186,8 @@ def _run(
                 first=parts.range_of(index).start,
                 stop=parts.range_of(last).stop,
                 cut=parts.part_rows,  # so that a resumed run puts the same rows together
+                workers=workers,
+                device=detector.network.device,
             )
             for batch in found:
                 rows += score_rows(detector.task.name, batch, _predict(detector, batch))
