@@ -3,9 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
-CHECKED := src tests benchmarks
+CHECKED := src tests benchmarks examples tools
 
-.PHONY: help demo test check clean
+.PHONY: help demo test docs dist clean
 .DEFAULT_GOAL := help
 
 help: ## Say what there is
@@ -34,19 +34,44 @@ test: $(VENV)/.dev ## Everything that continuous integration checks
 	$(VENV)/bin/python -m ruff format --check $(CHECKED)
 	@echo "==> mypy --strict"
 	$(VENV)/bin/python -m mypy
+	@echo "==> mkdocs build --strict"
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
 	@echo "==> pytest (tests and docstring examples, warnings are errors)"
 	$(VENV)/bin/python -m pytest
 
+docs: $(VENV)/.dev ## Build the documentation into site/ (nothing in it is loaded from outside)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
+
+dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
+	rm -rf dist
+	$(VENV)/bin/python -m build --quiet --outdir dist .
+	@ls -l dist
+
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
+.PHONY: evidence-imports evidence-fuzz evidence-release
 .PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
-.PHONY: evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
+.PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory
+.PHONY: evidence-parity evidence-networks evidence-scope evidence-feeding
 DATA ?= sets.npz
 CHECKPOINT ?= checkpoint.safetensors
 LIMIT ?= 3000
+FILES ?= 2000
 
 evidence-demo: $(VENV)/.dev ## The demo with five seeds
 	$(VENV)/bin/python benchmarks/demo/run.py
+
+evidence-examples: ## The examples with five seeds (PYTHON=… with scikit-learn, matplotlib, transformers)
+	PYTHONPATH=src OMP_NUM_THREADS=1 $(PYTHON) benchmarks/examples/run.py
+
+evidence-imports: $(VENV)/.dev ## What `import tulip_ood` adds to `import torch`
+	$(VENV)/bin/python benchmarks/imports/run.py
+
+evidence-fuzz: $(VENV)/.dev ## Strangers' files, FILES of each kind (2000), about ten minutes
+	$(VENV)/bin/python benchmarks/fuzz/run.py --files $(FILES)
+
+evidence-release: $(VENV)/.dev ## The wheel in an empty environment: install it, run the demo
+	$(VENV)/bin/python benchmarks/release/run.py
 
 evidence-metrics: $(VENV)/.dev ## Time and memory of every metric on ten million scores
 	$(VENV)/bin/python benchmarks/metrics/run.py
@@ -57,6 +82,13 @@ evidence-devices: ## Noise and scores, CPU against GPU (DATA=…npz CHECKPOINT=�
 evidence-tuning: ## What self-tuning chooses and costs (DATA=…npz CHECKPOINT=… NAME=cifar10)
 	PYTHONPATH=src $(PYTHON) benchmarks/tuning/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
 		--out "benchmarks/tuning/result-$(NAME).json"
+
+evidence-scope: ## AUROC of every scope and every M (DATA=…npz CHECKPOINT=… NAME=cifar10), some minutes
+	PYTHONPATH=src $(PYTHON) benchmarks/scope/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
+		--out "benchmarks/scope/result-$(NAME).json"
+
+evidence-feeding: $(VENV)/.dev ## Images per second from JPEG files; with --score on a GPU, see the script
+	$(VENV)/bin/python benchmarks/feeding/run.py
 
 evidence-bench: ## The CIFAR tables (DATA=root NETWORKS="a b c" NAME=cifar10 OUT=folder LIMIT=3000), needs a GPU
 	PYTHONPATH=src $(PYTHON) benchmarks/openood/run.py "$(NAME)" --data "$(DATA)" \
@@ -83,9 +115,17 @@ evidence-heads: ## The last layer, looked for in 50 networks (PYTHON=… with to
 evidence-networks: ## Images prepared as the libraries do (PYTHON=… with torchvision, timm, transformers, scikit-learn)
 	PYTHONPATH=src $(PYTHON) benchmarks/networks/run.py
 
+.PHONY: evidence-serving evidence-page
+evidence-serving: $(VENV)/.dev ## 10,000 requests from 64 clients; schemathesis (SCHEMATHESIS=…/bin/schemathesis)
+	$(VENV)/bin/python benchmarks/serving/load.py
+	$(VENV)/bin/python benchmarks/serving/schema.py --schemathesis "$(SCHEMATHESIS)"
+
+evidence-page: $(VENV)/.dev ## The page of `tulip serve` in Chromium (PYTHON=… with playwright)
+	$(PYTHON) benchmarks/serving/page.py --python $(VENV)/bin/python --shots build/shots
+
 .PHONY: tables
 tables: $(VENV)/bin/python ## Write the tables of README.md and docs/ from the result files
 	$(VENV)/bin/python benchmarks/tables.py
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) tulip-demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) tulip-demo build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

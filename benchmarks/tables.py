@@ -9,7 +9,7 @@ what this script would write.
 import json
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tulip_ood.benchmark.published import FITTED_ON_TRAINING_DATA, known_for
+from tulip_ood.detectors.registry import METHODS as REGISTRY
 
 HERE = Path(__file__).parent
 DOCUMENTS = ("README.md", "docs/*.md")
@@ -51,6 +52,30 @@ def demo() -> str:
 
     head = ["AUROC, mean of five seeds", *sets, "AURC ×10³ ↓"]
     return table(head, [row(method, name) for method, name in METHODS.items()])
+
+
+def scope() -> str:
+    """AUROC of every scope on pseudo-OOD and on real sets, and what is chosen."""
+    rows = []
+    for name in ("cifar10", "cifar100"):
+        found = read(f"scope/result-{name}.json")
+        most = str(found["samples"])
+        for scope, row in found["scopes"].items():
+            chosen = scope == found["auto_scope"]
+            own, all_ = (row["real"][m] for m in (str(row["auto_samples"]), most))
+            rows.append(
+                [
+                    f"{name}, {f'**{scope}**' if chosen else scope}",
+                    f"{100 * row['share']:.1f} %",
+                    f"{row['epsilon']:g}",
+                    f"{row['pseudo_auroc']:.1f}",
+                    f"{row['loss']:.1f} ({row['loss_low']:.1f} to {row['loss_high']:.1f})",
+                    f"{all_['near']:.1f} / {all_['far']:.1f} (M {most})",
+                    f"{own['near']:.1f} / {own['far']:.1f} (M {row['auto_samples']})",
+                ]
+            )
+    head = ["network, scope", "repeated", "ε", "AUROC, pseudo-OOD", "loss", "near / far, most M"]
+    return table([*head, "near / far, M chosen"], rows)
 
 
 def cifar() -> str:
@@ -218,6 +243,46 @@ def steps() -> str:
     return table(head, [[LABELS.get(method, method), *cells[method]] for method in STEPS])
 
 
+CHOICES = (
+    "msp",
+    "ent",
+    "gen",
+    "ebo",
+    "scale",
+    "knn",
+    "tulip[recipe=balanced]",
+    "tulip",
+    "tulip+scale",
+    "tulip&knn",
+)
+
+
+def choosing() -> str:
+    """What a user may choose between: passes for an input, and how good on both ID sets."""
+    cells: dict[str, list[str]] = {
+        # The second part of a sum looks at the base pass of the first.
+        method: [str(REGISTRY[re.split(r"[\[+&]", method)[0]].passes)]
+        for method in CHOICES
+    }
+    for name in ("cifar10", "cifar100"):
+        near, far = (numbers(name, "val", "auroc", group, None) for group in ("near", "far"))
+        aurc = numbers(name, "val", "aurc", "id", "")
+        for method in CHOICES:
+            pair = " / ".join(f"{100 * mean(part[method].values()):.1f}" for part in (near, far))
+            cells[method] += [pair, f"{1000 * mean(aurc[method].values()):.1f}"]
+    head = ["method", "passes", "CIFAR-10 near / far", "AURC ↓", "CIFAR-100 near / far", "AURC ↓"]
+    return table(head, [[LABELS.get(method, method), *cells[method]] for method in CHOICES])
+
+
+def imports() -> str:
+    """What importing costs beyond PyTorch."""
+    found = read("imports/result.json")
+    rows = [
+        [f"`{name}`", f"{times['cpu']:.2f} s"] for name, times in found["beyond torch, s"].items()
+    ]
+    return table(["imported", "beyond `import torch`"], rows)
+
+
 def shift() -> str:
     """Right answers refused on shifted ID images."""
     methods = ("msp", "ent", "ebo", "scale", "knn", "gram", "ensemble", "noise", "tulip")
@@ -240,9 +305,65 @@ def parity() -> str:
     return table(["method", "largest difference"], [[m, "; ".join(c)] for m, c in rows.items()])
 
 
+def serving() -> str:
+    """10,000 requests from 64 clients on loopback, on a machine that others used as well."""
+    found = read("serving/load.json")
+    latency = found["latency_ms"]
+    rows = [
+        ["requests, clients", f"{found['requests']:,}, {found['clients']}"],
+        ["lost or wrong answers", f"{found['lost'] + found['wrong']}"],
+        ["largest difference from the local score", f"{found['largest_difference']:.0e}"],
+        ["images in a batch, mean", f"{found['images_per_batch']:.1f}"],
+        ["processor time of the server for an image", f"{found['cpu_ms_per_image']:.1f} ms"],
+        ["requests a second", f"{found['requests_per_second']}"],
+        ["latency p50, p99", f"{latency['p50']:.0f} ms, {latency['p99']:.0f} ms"],
+        ["growth of memory from the second fifth on", f"{100 * found['memory']['growth']:.1f} %"],
+        ["load of the machine (2 cores) by all who used it", f"{found['machine']['load']:.0f}"],
+    ]
+    return table(["small network on digits, with a shadow and a log", "measured"], rows)
+
+
+EXAMPLES = ("text", "tabular", "regression", "segmentation")
+
+
+def with_range(values: list[float], digits: int = 1) -> str:
+    """Mean, and the lowest and highest, in percent."""
+    low, high = (f"{100 * edge(values):.{digits}f}" for edge in (min, max))
+    return f"{100 * mean(values):.{digits}f} ({low}–{high})"
+
+
+def example(name: str) -> str:
+    """One example over its seeds: AUROC, and what is refused at the 5 % threshold."""
+    runs = [run["methods"] for run in read(f"examples/result-{name}.json")["runs"]]
+    rows = []
+    for method, first in runs[0].items():
+        label = f"**{method}**" if method.lower().startswith("tulip") else method
+        kept = f"{100 * mean(run[method]['kept'] for run in runs):.1f}"
+        cells = [
+            f"{with_range([run[method]['auroc'][s] for run in runs])}, "
+            f"{100 * mean(run[method]['refused'][s] for run in runs):.0f} %"
+            for s in first["auroc"]
+        ]
+        rows.append([label, kept, *cells])
+    return table(["AUROC (lowest–highest), refused", "ID kept, %", *runs[0][method]["auroc"]], rows)
+
+
+def examples() -> str:
+    """What else each example measures, and what it costs."""
+    rows = []
+    for name in EXAMPLES:
+        found = read(f"examples/result-{name}.json")
+        first = found["runs"][0]
+        facts = [key for key in first if key not in ("seed", "cpu_s", "methods")]
+        told = "; ".join(f"{f}: {with_range([run[f] for run in found['runs']])}" for f in facts)
+        rows.append([f"`{name}.py`", told, f"{found['median_cpu_s']:.0f}"])
+    return table(["example", "in %, mean (lowest–highest) of five seeds", "CPU seconds"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "cifar": cifar,
+    "scope": scope,
     "cifar10-val": lambda: bench("cifar10", "val"),
     "cifar10-train": lambda: bench("cifar10", "train"),
     "cifar10-dropout": lambda: bench("cifar10-dropout", "val"),
@@ -251,7 +372,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "imagenet": imagenet,
     "steps": steps,
     "shift": shift,
+    "choosing": choosing,
+    "imports": imports,
     "parity": parity,
+    "serving": serving,
+    "examples": examples,
+    **{f"example-{name}": partial(example, name) for name in EXAMPLES},
 }
 
 

@@ -3,13 +3,17 @@
 import copy
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
+from typer.core import TyperGroup
 
 import tulip_ood
+from tulip_ood.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,12 +35,16 @@ def test_tables_are_what_the_result_files_say(tables: Any) -> None:
         assert tables.filled(text) == text, document.name
 
 
-def blocks(document: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+WITH_PYTHON = [page for page in PAGES if "```python" in (ROOT / page).read_text()]
 
 
-@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
-@pytest.mark.parametrize("document", ["README.md", "docs/detectors.md", "docs/adapters.md"])
+def blocks(document: str, language: str) -> list[str]:
+    text = (ROOT / document).read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("document", WITH_PYTHON)
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 def test_the_python_in_the_documents_runs(
     document: str, vectors: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -62,16 +70,87 @@ def test_the_python_in_the_documents_runs(
         "cameras": [vectors.test[0] + 1],
         "x": vectors.test[0][:8],
     }
-    found = blocks(document)
-    assert len(found) >= 2
-    for block in found:
-        exec(compile(block, document, "exec"), names)
-    assert "found" in names
+    with torch.random.fork_rng():
+        for block in blocks(document, "python"):
+            exec(compile(block, document, "exec"), names)
+
+
+# -------------------------------------------------------------------------------- shell
+
+
+def commands(document: str) -> list[list[str]]:
+    """The words of every command in a page's shell blocks; lines that go on are joined."""
+    found = []
+    for block in blocks(document, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words:
+                found.append(words)
+    return found
+
+
+def check_tulip(words: list[str]) -> None:
+    """The subcommand is there, and has every option that is given to it."""
+    command: Any = typer.main.get_command(app)
+    rest = list(words)
+    while isinstance(command, TyperGroup) and rest and not rest[0].startswith("-"):
+        found = command.get_command(typer.Context(command), rest[0])
+        if found is None:
+            assert len(rest) < len(words), f"there is no tulip {rest[0]}"
+            break  # an argument: `tulip bench cifar10`
+        command = found
+        rest.pop(0)
+    known = {name for parameter in command.params for name in (*parameter.opts, "--help")}
+    if isinstance(command, TyperGroup):
+        known |= {n for c in command.commands.values() for p in c.params for n in p.opts}
+    given = {word.partition("=")[0] for word in rest if word.startswith("--")}
+    assert given <= known, f"tulip {' '.join(words)}: {given - known}"
+
+
+@pytest.mark.parametrize("document", PAGES)
+def test_the_commands_in_the_documents_exist(document: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for program, *rest in commands(document):
+        if program == "tulip":
+            check_tulip([word for word in rest if word not in ("…", "...")])
+        elif program == "make":
+            assert {word for word in rest if "=" not in word} <= targets, rest
+        else:
+            assert program in {"pip", "python", "cd", "git", "pre-commit", "curl"}, program
+
+
+# ------------------------------------------------------------------------------- the site
+
+
+def test_every_page_has_its_place() -> None:
+    nav = site_nav()
+    there = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")}
+    listed = [page for section in nav.pages(ROOT / "docs").values() for page in section]
+    assert sorted(listed) == sorted(there)
+
+
+def site_nav() -> Any:
+    spec = importlib.util.spec_from_file_location("site_nav", ROOT / "tools" / "site_nav.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_site_loads_nothing_from_outside() -> None:
+    """Scripts, styles, fonts and pictures; links that a reader may follow are another matter."""
+    config = (ROOT / "mkdocs.yml").read_text()
+    assert "font: false" in config
+    assert not re.search(r"https?://", config)
+    for page in PAGES[1:]:
+        text = (ROOT / page).read_text()
+        assert not re.search(r"!\[[^]]*\]\(https?:|<(script|img|link)[^>]*https?:", text), page
 
 
 def test_links_between_documents_hold() -> None:
-    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} → {target}"
 
 

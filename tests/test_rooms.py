@@ -22,6 +22,7 @@ ORDER = [
     "figures",
     "report",
     "demo",
+    "serving",
     "cli",
 ]
 # `shifts` stands beside `network`: neither knows of the other.

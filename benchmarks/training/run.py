@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--precision", default="tf32", choices=["tf32", "bfloat16"])
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     with np.load(arguments.train) as packed:
@@ -57,7 +58,9 @@ def main() -> None:
         labels,
         val=val,
         out=arguments.out,
-        recipe=TrainingRecipe(epochs=arguments.epochs, mean=mean, std=std),
+        recipe=TrainingRecipe(
+            epochs=arguments.epochs, mean=mean, std=std, precision=arguments.precision
+        ),
         seed=arguments.seed,
         progress=say,
     )

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from tulip_ood.detectors.auto import Auto
     from tulip_ood.detectors.saving import load
     from tulip_ood.detectors.tulip import Tulip
+    from tulip_ood.serving.gate import Gate
 
 __all__ = [
     "Auto",
+    "Gate",
     "Tulip",
     "TulipError",
     "TulipWarning",
@@ -35,6 +37,7 @@ __all__ = [
 _LAZY = {
     "compare": "tulip_ood.benchmark.comparing",
     "Auto": "tulip_ood.detectors.auto",
+    "Gate": "tulip_ood.serving.gate",
     "Tulip": "tulip_ood.detectors.tulip",
     "load": "tulip_ood.detectors.saving",
     "detectors": "tulip_ood.detectors",

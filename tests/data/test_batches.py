@@ -91,7 +91,7 @@ def test_reading_ahead_is_bounded() -> None:
     for done in range(1, 6):
         next(stream)
         time.sleep(0.01)
-        assert source.given <= 4 * done + 4 + 2 * 2 + 2
+        assert source.given <= 4 * (done + 4) + 2 * 2 + 2
     stream.close()
 
 

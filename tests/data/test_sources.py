@@ -277,7 +277,7 @@ def test_labels_of_other_tasks(tmp_path: Path) -> None:
         ({"x": np.zeros((2, 8), dtype=np.int64)}, "expected uint8"),
         ({"x": np.zeros((0, 3, 8, 8), dtype=np.float32)}, "no rows"),
         ({"x": np.zeros((2, 3), dtype=np.float32), "y": np.zeros(3)}, "every row needs one label"),
-        ({"x": np.array([None, "a"], dtype=object)}, "damaged"),
+        ({"x": np.array([None, "a"], dtype=object)}, "holds Python objects"),
     ],
 )
 def test_other_arrays_are_refused(tmp_path: Path, arrays: dict[str, object], words: str) -> None:
@@ -346,3 +346,10 @@ def test_class_names(tmp_path: Path) -> None:
     file.write_text("a\nb\na\n")
     with pytest.raises(DataError, match="'a' twice"):
         read_classes(str(file))
+
+
+def test_labels_of_an_npz_file_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "words.npz"
+    np.savez(path, x=np.zeros((2, 3), dtype=np.float32), y=np.array(["cat", "dog"]))
+    with pytest.raises(DataError, match="labels must be numbers"):
+        Arrays(str(path))

@@ -28,6 +28,15 @@ def test_the_fields_agree_with_each_other(fitted: Any, images: Any) -> None:
     assert len(result) == len(x)
 
 
+def test_the_networks_own_probabilities_come_along(fitted: Any, images: Any) -> None:
+    x = images.test[0][:50]
+    with torch.no_grad():
+        own = images.model(x).softmax(dim=1).double()
+    rival = tulip_ood.detectors.make("msp", images.model).fit(images.loader())
+    for detector in (fitted, rival):
+        torch.testing.assert_close(detector.predict(x).base_probs, own, atol=1e-6, rtol=0)
+
+
 def test_probabilities_are_not_worse_than_the_networks_own(fitted: Any, images: Any) -> None:
     x, y = images.test
     with torch.no_grad():

@@ -134,8 +134,20 @@ def test_altered_bytes_are_refused(saved: Any, images: Any, tmp_path: Path) -> N
         altered[where] ^= 1
         path = tmp_path / "altered.safetensors"
         path.write_bytes(altered)
+        if says_the_same(path, saved[1]):
+            continue
         with pytest.raises(FileFormatError):
             tulip_ood.load(path, images.model)
+
+
+def says_the_same(altered: Path, path: Path) -> bool:
+    """The last digit of a number may be beyond what a double holds."""
+    try:
+        same = header_of(altered) == header_of(path)
+    except (ValueError, KeyError, MemoryError):
+        return False
+    size = 8 + struct.unpack("<Q", path.read_bytes()[:8])[0]
+    return same and altered.read_bytes()[size:] == path.read_bytes()[size:]
 
 
 def test_an_altered_number_is_refused(saved: Any, images: Any, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def bench(
     limit: int | None = None,
     batch_size: int | None = None,
     cache_limit: int = CACHE_LIMIT,
+    workers: int | None = None,
     only: int | None = None,
     progress: Progress | None = None,
 ) -> Benchmark:
@@ -61,6 +62,7 @@ def bench(
         limit: Images of each test set, a seeded subset; all by default.
         batch_size: Images in one forward pass.
         cache_limit: Bytes of passes that are kept for methods that come later.
+        workers: How many decode images; by default one a processor, at most 16.
         only: Run the network with this number alone; the others take part in its ensemble. So
             several processes can share the networks out among them.
         progress: Called with (what, done, of how many).
@@ -123,6 +125,7 @@ def bench(
             {name: (net, n.preprocess) for name, net, n in zip(ids, shared, networks, strict=True)},
             tests,
             {role: about["digest"] for role, about in fitted_on.items()},
+            workers,
         )
         for i, (one, mine, name) in enumerate(zip(networks, shared, ids, strict=True))
         for seed in seeds

@@ -40,6 +40,7 @@ class NetworkWork:
         networks: All networks by id with their preparation of images, for ensembles.
         tests: What is scored, by role.
         digests: Of what is fitted on, by role.
+        workers: How many decode images.
 
     Example:
         >>> NetworkWork.left.__doc__
@@ -59,8 +60,10 @@ class NetworkWork:
         networks: Mapping[str, tuple[Network, Preprocess]],
         tests: Mapping[str, Part],
         digests: Mapping[str, str],
+        workers: int | None = None,
     ) -> None:
         self._folder, self._network, self._shared, self._name = folder, network, shared, name
+        self._workers = workers
         self._others = {other: one for other, one in networks.items() if other != name}
         self._cells = plan(
             entries,
@@ -79,7 +82,7 @@ class NetworkWork:
             how = network.preprocess
             if role != "test":
                 how = preprocess_for(protocol, how, role)
-            self._pieces[role] = pieces_of(part, how, self._groups[role]["digest"])
+            self._pieces[role] = pieces_of(part, how, self._groups[role]["digest"], workers)
 
     def _missing(self) -> dict[str, dict[int, list[Cell]]]:
         """For every set and piece, the cells that have not scored it."""
@@ -124,6 +127,7 @@ class NetworkWork:
             parts,
             others=list(self._others.values()),
             batch_size=batch_size,
+            workers=self._workers,
             about={
                 "network": self._name,
                 "training_seed": self._network.training_seed,
@@ -142,7 +146,7 @@ class NetworkWork:
             for piece in self._pieces[role]
             if piece.first in by_piece
         ]
-        with Ahead([piece for _, piece in left]) as ahead:
+        with Ahead([piece for _, piece in left], self._shared.device) as ahead:
             for role, piece in left:
                 there = self._folder.scored(self._name, role).get(piece.first, set())
                 keys = [c.key for c in missing[role][piece.first] if c.key not in there]

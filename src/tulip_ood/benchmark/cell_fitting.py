@@ -40,6 +40,7 @@ class CellFitter:
         parts: "val", and where they are there "train" and "ood_val".
         others: Further networks with their preparation of images, for ensembles.
         batch_size: Inputs in one forward pass.
+        workers: How many decode images.
         about: What is noted of every cell: the network, versions.
         say: Told what is being done.
 
@@ -57,12 +58,13 @@ class CellFitter:
         *,
         others: Sequence[tuple[Network, Preprocess]],
         batch_size: int | None,
+        workers: int | None = None,
         about: Mapping[str, Any],
         say: Say,
     ) -> None:
         self._folder, self._network, self._preprocess = folder, network, preprocess
         self._parts, self._others, self._batch_size = parts, others, batch_size
-        self._about, self._say = about, say
+        self._workers, self._about, self._say = workers, about, say
         self._held: Held | None = None
         self._ood: Rows | None = None
         self.failed: dict[str, str] = {}  # by cell: what went wrong, and may go right next time
@@ -125,7 +127,7 @@ class CellFitter:
                 "them, or choose on images made from the validation data (--tune pseudo)"
             )
         if self._ood is None:
-            images = unlabelled_batches(self._parts["ood_val"], self._preprocess)
+            images = unlabelled_batches(self._parts["ood_val"], self._preprocess, self._workers)
             self._ood = collect_rows(images, labelled=False, limit=OOD_INPUTS)
         return self._ood
 
@@ -133,7 +135,7 @@ class CellFitter:
         """Validation inputs with their base pass, which most methods need and nothing else."""
         if self._held is None:
             self._say("reading validation data")
-            data = labelled_batches(self._parts["val"], self._preprocess)
+            data = labelled_batches(self._parts["val"], self._preprocess, self._workers)
             probe = MSP(self._network, batch_size=self._batch_size)
             needs = probe._needs()
             rows = probe.engine.collect(data, needs, seed=0, memory=_MEMORY)
@@ -245,7 +247,7 @@ class CellFitter:
         needs = Needs(probe._settings(), measures=tuple(measures.values()))
         n = 0
         for part in probe.engine.stream(
-            labelled_batches(self._parts["train"], self._preprocess), needs
+            labelled_batches(self._parts["train"], self._preprocess, self._workers), needs
         ):
             n += len(part)
             self._say(f"reading training data: {n:,} of {len(self._parts['train']):,}")

@@ -128,7 +128,7 @@ def compare(
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
         id_val: A loader of labelled ID inputs to fit on, which training has not seen.
         id_test: A loader of other labelled ID inputs to judge on.
-        ood: Loaders (or tensors) of OOD inputs, by name. Batches may carry labels: a batch is
+        ood: Loaders (or single batches) of OOD inputs, by name. Batches may carry labels: each is
             read so that its inputs have the structure of ID inputs.
         train: A loader of the training data; adds the second track.
         ensemble: Further networks for the method "ensemble".
@@ -209,8 +209,8 @@ def compare(
 def _check_ood(ood: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
     if not isinstance(ood, Mapping) or not ood:
         raise InputError("ood must name at least one set of OOD inputs: ood={'name': loader}")
-    # A tensor is a batch, not a loader of its rows.
-    return {name: [part] if isinstance(part, Tensor) else part for name, part in ood.items()}
+    # A tensor or a mapping is a batch, not a loader of its rows or keys.
+    return {n: [part] if isinstance(part, Tensor | Mapping) else part for n, part in ood.items()}
 
 
 def _names(methods: str | Sequence[str], yardstick: str) -> list[str]:

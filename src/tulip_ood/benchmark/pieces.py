@@ -38,6 +38,7 @@ class Piece:
         stop: The row after its last.
         preprocess: How its images become inputs.
         digest: Of all rows of the set.
+        workers: How many decode; see `batches`.
 
     Example:
         >>> Piece.__dataclass_fields__["first"].type
@@ -49,6 +50,7 @@ class Piece:
     stop: int
     preprocess: Preprocess
     digest: str
+    workers: int | None = None
 
     def __len__(self) -> int:
         return self.stop - self.first
@@ -57,7 +59,12 @@ class Piece:
         """[N, …]; NaN where an image cannot be read, so that it gets no score."""
         whole: Tensor | None = None
         for batch in batches(
-            self.part.source, self.preprocess, batch_size=_BATCH, first=self.first, stop=self.stop
+            self.part.source,
+            self.preprocess,
+            batch_size=_BATCH,
+            first=self.first,
+            stop=self.stop,
+            workers=self.workers,
         ):
             if batch.inputs is None:
                 continue
@@ -87,13 +94,15 @@ class Ahead:
 
     Args:
         pieces: In the order in which they will be asked for.
+        device: Where they are wanted: a GPU gets them once, not once a pass.
 
     Example:
         >>> with Ahead([]) as ahead:
         ...     pass
     """
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[Piece], device: torch.device | None = None) -> None:
+        self._on_gpu = device if device is not None and device.type == "cuda" else None
         self._after = dict(zip(map(id, pieces), pieces[1:], strict=False))
         self._under_way: dict[int, Future[Tensor]] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tulip-ahead")
@@ -107,15 +116,23 @@ class Ahead:
     def inputs(self, piece: Piece) -> Tensor:
         """The inputs of a piece; from here on the next one is being decoded."""
         begun = self._under_way.pop(id(piece), None)
-        found = piece.inputs() if begun is None else begun.result()
+        found = self._made(piece) if begun is None else begun.result()
         self._under_way.clear()  # of pieces that were not needed after all
         following = self._after.get(id(piece))
         if following is not None:
-            self._under_way[id(following)] = self._pool.submit(following.inputs)
+            self._under_way[id(following)] = self._pool.submit(self._made, following)
         return found
 
+    def _made(self, piece: Piece) -> Tensor:
+        inputs = piece.inputs()
+        if self._on_gpu is None:
+            return inputs
+        return inputs.pin_memory().to(self._on_gpu, non_blocking=True)
 
-def pieces_of(part: Part, preprocess: Preprocess, digest: str) -> list[Piece]:
+
+def pieces_of(
+    part: Part, preprocess: Preprocess, digest: str, workers: int | None = None
+) -> list[Piece]:
     """A set cut into pieces; where depends on the size of the inputs alone.
 
     Example:
@@ -129,7 +146,7 @@ def pieces_of(part: Part, preprocess: Preprocess, digest: str) -> list[Piece]:
     fitting = _PIECE_BYTES // (4 * len(preprocess.mean) * side * side)
     step = max(_BATCH, min(_MOST_ROWS, fitting // _BATCH * _BATCH))
     ends = range(0, len(part), step)
-    return [Piece(part, i, min(i + step, len(part)), preprocess, digest) for i in ends]
+    return [Piece(part, i, min(i + step, len(part)), preprocess, digest, workers) for i in ends]
 
 
 def preprocess_for(protocol: Protocol, own: Preprocess, name: str) -> Preprocess:
@@ -146,7 +163,9 @@ def preprocess_for(protocol: Protocol, own: Preprocess, name: str) -> Preprocess
     return own
 
 
-def labelled_batches(part: Part, preprocess: Preprocess) -> Iterator[tuple[Tensor, Tensor]]:
+def labelled_batches(
+    part: Part, preprocess: Preprocess, workers: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches (inputs, labels) for fitting; images that cannot be read are passed over.
 
     Example:
@@ -155,12 +174,14 @@ def labelled_batches(part: Part, preprocess: Preprocess) -> Iterator[tuple[Tenso
         >>> list(labelled_batches(nothing, Preprocess(32, 32, (0.5,) * 3, (0.5,) * 3)))
         []
     """
-    for batch in batches(part.source, preprocess, batch_size=_BATCH):
+    for batch in batches(part.source, preprocess, batch_size=_BATCH, workers=workers):
         if batch.inputs is not None:
             yield batch.inputs, torch.from_numpy(np.asarray(batch.labels))
 
 
-def unlabelled_batches(part: Part, preprocess: Preprocess) -> Iterator[Tensor]:
+def unlabelled_batches(
+    part: Part, preprocess: Preprocess, workers: int | None = None
+) -> Iterator[Tensor]:
     """Batches of inputs; images that cannot be read are passed over.
 
     Example:
@@ -169,6 +190,6 @@ def unlabelled_batches(part: Part, preprocess: Preprocess) -> Iterator[Tensor]:
         >>> list(unlabelled_batches(nothing, Preprocess(32, 32, (0.5,) * 3, (0.5,) * 3)))
         []
     """
-    for batch in batches(part.source, preprocess, batch_size=_BATCH):
+    for batch in batches(part.source, preprocess, batch_size=_BATCH, workers=workers):
         if batch.inputs is not None:
             yield batch.inputs

@@ -14,8 +14,10 @@ from tulip_ood.cli.compare import compare
 from tulip_ood.cli.data import data_app
 from tulip_ood.cli.failing import one_line
 from tulip_ood.cli.methods import methods
+from tulip_ood.cli.monitor import monitor
 from tulip_ood.cli.reproduce import reproduce_app
 from tulip_ood.cli.score import score
+from tulip_ood.cli.serve import serve
 from tulip_ood.cli.train import train
 from tulip_ood.errors import TulipError
 from tulip_ood.version import __version__
@@ -99,7 +101,7 @@ def tulip(
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
 
 
-for _command in (methods, compare, calibrate, score, train):
+for _command in (methods, compare, calibrate, score, serve, monitor, train):
     app.command(help=_help(_command))(_command)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

@@ -84,6 +84,7 @@ def bench(
     cache_limit: CacheLimit = 4.0,
     resamples: Resamples = 200,
     device: options.Device = None,
+    workers: options.Workers = None,
     trust: options.Trust = False,
     json: options.Json = None,
 ) -> None:
@@ -116,6 +117,7 @@ def bench(
         batch_size=batch_size,
         cache_limit=cache_limit,
         device=device,
+        workers=workers,
         trust=trust,
     )
     finish(found, out, track=track, resamples=resamples, json=json)
@@ -137,6 +139,7 @@ def run_bench(
     device: str | None,
     mean: str | None = None,
     std: str | None = None,
+    workers: int | None = None,
     trust: bool = False,
 ) -> "Benchmark":
     """What `tulip bench` does before it shows anything; for other commands, too.
@@ -185,6 +188,7 @@ def run_bench(
                     limit=limit,
                     batch_size=batch_size,
                     cache_limit=int(cache_limit * 2**30),
+                    workers=workers,
                     progress=say,
                 )
         except KeyboardInterrupt:

@@ -51,12 +51,13 @@ def calibrate(
         list[str] | None,
         typer.Option("--tune", metavar="SRC", help="Real OOD inputs to search against."),
     ] = None,
-    samples: Annotated[int | None, typer.Option(metavar="M", help="Noisy passes.")] = None,
+    samples: Annotated[str | None, typer.Option(metavar="M", help="Noisy passes, or auto.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε, the size of the noise.")] = None,
     lam: Annotated[float | None, typer.Option(help="λ, the weight of the drift.")] = None,
     j: Annotated[float | None, typer.Option(help="J, the strength.")] = None,
     scope: Annotated[
-        str | None, typer.Option(help="all, head, last-block, last-stage, or globs with commas.")
+        str | None,
+        typer.Option(help="all, head, last-block, last-stage, auto, or globs with commas."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the noise and of the split.")] = None,
     task: Annotated[
@@ -70,6 +71,7 @@ def calibrate(
     root: options.Root = None,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
+    workers: options.Workers = None,
     false_alarm: Annotated[
         float | None, typer.Option(help="Refuse at most this share of ID inputs (default 0.05).")
     ] = None,
@@ -99,7 +101,7 @@ def calibrate(
     asked = threshold_arguments(false_alarm, max_error, confidence)
     settings = {
         "score": score,
-        "n_samples": samples,
+        "n_samples": _samples(samples),
         "epsilon": epsilon,
         "lam": lam,
         "j": j,
@@ -142,12 +144,12 @@ def calibrate(
         else:
             detector = old.again(loaded.module, given, **where)
             recipe = recipe or old.recipe
-        searched = None if ood is None else _inputs(ood, preprocess)
+        searched = None if ood is None else _inputs(ood, preprocess, workers)
         how = fit_arguments(method, recipe=recipe, tune=searched)
     if named is None and known is None:
         check_outputs(data, detector.network, source, preprocess)
     try:
-        errors = fit(detector, source, preprocess, batch_size=batch_size, **how)
+        errors = fit(detector, source, preprocess, batch_size=batch_size, workers=workers, **how)
     except KeyboardInterrupt:
         raise Stopped(f"stopped; {target} was not written, fitting has to begin anew") from None
     impossible = None
@@ -175,6 +177,15 @@ def calibrate(
         )
 
 
+def _samples(text: str | None) -> int | str | None:
+    if text is None or text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"--samples takes a whole number or auto, got {text!r}") from None
+
+
 def _method(method: str | None, old: OldDetector | None) -> str:
     if old is None:
         return method or "tulip"
@@ -183,10 +194,12 @@ def _method(method: str | None, old: OldDetector | None) -> str:
     return old.method
 
 
-def _inputs(ood: "Source", preprocess: "Preprocess | None") -> "Iterator[Tensor]":
+def _inputs(
+    ood: "Source", preprocess: "Preprocess | None", workers: int | None
+) -> "Iterator[Tensor]":
     from tulip_ood.data.batches import batches
 
-    for batch in batches(ood, preprocess, batch_size=BATCH):
+    for batch in batches(ood, preprocess, batch_size=BATCH, workers=workers):
         if batch.inputs is not None:
             yield batch.inputs
 

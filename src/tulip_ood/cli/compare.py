@@ -75,6 +75,7 @@ def compare(
     root: options.Root = None,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
+    workers: options.Workers = None,
     trust: options.Trust = False,
     json: options.Json = None,
 ) -> None:
@@ -140,11 +141,11 @@ def compare(
         )
     bad: dict[str, int] = {}  # by what an input is for: sources may share a name
     loaders: dict[str, Any] = {
-        role: _Loader(source, preprocess, role, bad, labelled=role != "tune")
+        role: _Loader(source, preprocess, role, bad, workers, labelled=role != "tune")
         for role, source in sources.items()
     }
     judged = {
-        name: _Loader(source, preprocess, f"ood/{name}", bad, labelled=False)
+        name: _Loader(source, preprocess, f"ood/{name}", bad, workers, labelled=False)
         for name, source in outside.items()
     }
     if pseudo:
@@ -226,11 +227,13 @@ class _Loader:
         preprocess: "Preprocess | None",
         role: str,
         bad: dict[str, int],
+        workers: int | None,
         *,
         labelled: bool,
     ) -> None:
         self._source, self._preprocess = source, preprocess
         self._role, self._bad, self._labelled = role, bad, labelled
+        self._workers = workers
 
     def __iter__(self) -> "Iterator[Tensor | tuple[Tensor, Tensor]]":
         import numpy as np
@@ -239,7 +242,9 @@ class _Loader:
         from tulip_ood.data.batches import batches
 
         lost = 0
-        for batch in batches(self._source, self._preprocess, batch_size=BATCH):
+        for batch in batches(
+            self._source, self._preprocess, batch_size=BATCH, workers=self._workers
+        ):
             lost += len(batch.errors)
             if batch.inputs is None:
                 continue

@@ -54,6 +54,7 @@ def fit(
     preprocess: "Preprocess | None",
     *,
     batch_size: int | None = None,
+    workers: int | None = None,
     **how: Any,
 ) -> "list[Unreadable]":
     """Fit a detector on a source; returns the rows that could not be read and were left out.
@@ -63,6 +64,7 @@ def fit(
         source: Labelled.
         preprocess: How its images are prepared.
         batch_size: Rows that are read at once.
+        workers: How many decode.
         **how: Further arguments of `detector.fit`.
 
     Example:
@@ -87,7 +89,8 @@ def fit(
         fitting = bar.add_task("fitting", total=None, visible=False)
 
         def labelled() -> "Iterator[tuple[Tensor, Tensor]]":
-            for batch in batches(source, preprocess, batch_size=batch_size or BATCH):
+            size = batch_size or BATCH
+            for batch in batches(source, preprocess, batch_size=size, workers=workers):
                 bar.advance(reading, batch.size)
                 errors.extend(batch.errors)
                 if batch.inputs is not None:

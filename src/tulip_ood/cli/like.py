@@ -98,7 +98,8 @@ class OldDetector:
             given: Settings that the user has set anew.
             **where: `device` and `batch_size`.
         """
-        from tulip_ood.detectors.registry import METHODS
+        from tulip_ood.detectors.registry import class_of
+        from tulip_ood.network.files import reading
 
         config, tensors = dict(self.header["config"]), self.tensors
         if config.get("output"):
@@ -106,15 +107,14 @@ class OldDetector:
                 f"{self.path} was fitted with output=…, a function that no file holds: fit from "
                 f"Python"
             )
-        as_given = config.pop("as_given", None)
-        if as_given is not None:  # scope and Γ in the user's words fit a changed network too
-            config |= as_given
-        if "scope" in given:  # what was said of single parameters belongs to the old scope
-            config |= {"layer_scale": None, "initial_mean": {}}
-            tensors = {}
-        return METHODS[self.method].detector.from_configuration(
-            model, config | given, tensors, **where
-        )
+        with reading(self.path, "a detector with settings for this model"):
+            as_given = config.pop("as_given", None)
+            if as_given is not None:  # scope and Γ in the user's words fit a changed network too
+                config |= as_given
+            if "scope" in given:  # what was said of single parameters belongs to the old scope
+                config |= {"layer_scale": None, "initial_mean": {}}
+                tensors = {}
+            return class_of(self.method).from_configuration(model, config | given, tensors, **where)
 
 
 @dataclass(frozen=True)

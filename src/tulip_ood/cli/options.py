@@ -1,7 +1,6 @@
 """What several commands are given alike, and how it is read."""
 
 import json
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, overload
 import typer
 
 from tulip_ood.cli.failing import UsageError
+from tulip_ood.wording import json_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ __all__ = [
     "Json",
     "Root",
     "Trust",
+    "Workers",
     "check_device",
     "check_folder",
     "check_place",
@@ -56,6 +57,15 @@ Device = Annotated[
     str | None,
     typer.Option(
         "--device", help="Where passes run, for instance cuda; default: where the model is."
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=0,
+        metavar="N",
+        help="How many decode images beside the network; default: one a processor, at most 16.",
     ),
 ]
 Json = Annotated[
@@ -228,17 +238,7 @@ def write_json(path: str | None, values: dict[str, Any]) -> None:
     target = Path(path)
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(json.dumps(_plain(values), indent=1, allow_nan=False) + "\n")
+        partial.write_text(json.dumps(json_values(values), indent=1, allow_nan=False) + "\n")
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -10,6 +10,7 @@ from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.fitting import network_refuses
 from tulip_ood.cli.numbering import classes_of_outputs, folder_classes
 from tulip_ood.cli.progress import make_progress
+from tulip_ood.cli.reopening import spec_for
 from tulip_ood.errors import DataError
 from tulip_ood.version import __version__
 from tulip_ood.wording import percent
@@ -45,6 +46,7 @@ def score(
     root: options.Root = None,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
+    workers: options.Workers = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what another run has written there.")
     ] = False,
@@ -72,7 +74,7 @@ def score(
         from tulip_ood.models.spec import load_model
 
         header = read_header(detector)
-        spec = _spec(model, header, detector)
+        spec = spec_for(model, header, detector)
         schema = score_schema(header["config"]["task"])
         names = _classes(header, inputs, None if classes is None else read_classes(classes))
         source = open_sources(inputs, classes=names, root=root)
@@ -107,7 +109,7 @@ def score(
                     network = load_model(spec, trust=trust).module
                 ready = load(detector, network, device=device, batch_size=size)
                 parts.prepare()
-                _run(ready, source, preprocess, parts, size)
+                _run(ready, source, preprocess, parts, size, workers)
                 parts.merge()
             except KeyboardInterrupt:
                 raise Stopped(
@@ -115,23 +117,6 @@ def score(
                     f"run the same command again to go on"
                 ) from None
     _show(target, json)
-
-
-def _spec(model: str | None, header: dict[str, Any], path: str) -> str:
-    """The network's spec: from the command line, or from the header where that runs no code."""
-    from tulip_ood.models.spec import REOPENABLE, may_reopen
-
-    if model is not None:
-        return model
-    stored: str | None = header["model_spec"]
-    if stored is not None and may_reopen(stored):
-        return stored
-    if stored is None:
-        raise UsageError(f"{path} was fitted from Python and names no network: give --model SPEC")
-    raise UsageError(
-        f"{path} was fitted on {stored!r}; a detector file may only open "
-        f"{' '.join(REOPENABLE)} by itself: give --model {stored}"
-    )
 
 
 def _classes(
@@ -180,6 +165,7 @@ def _run(
     preprocess: "Preprocess | None",
     parts: "Parts",
     batch_size: int,
+    workers: int | None,
 ) -> None:
     """Score what is missing, part by part."""
     from tulip_ood.data.batches import batches
@@ -200,6 +186,8 @@ def _run(
                 first=parts.range_of(index).start,
                 stop=parts.range_of(last).stop,
                 cut=parts.part_rows,  # so that a resumed run puts the same rows together
+                workers=workers,
+                device=detector.network.device,
             )
             for batch in found:
                 rows += score_rows(detector.task.name, batch, _predict(detector, batch))

@@ -1,12 +1,12 @@
 """An npz file: `x` (uint8 NHWC images, or float inputs already normalised) and perhaps `y`."""
 
-import zipfile
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tulip_ood.data.decoding import Raw
+from tulip_ood.data.npz import read_arrays
 from tulip_ood.data.source import NO_LABEL, FileStamp, Label, Row, Source
 from tulip_ood.errors import DataError
 
@@ -35,7 +35,8 @@ class Arrays(Source):
 
     def __init__(self, file: str) -> None:
         self.name = file
-        self._x, self._y = _load(file)
+        held = read_arrays(file, "x", "y", needed="x")
+        self._x, self._y = held["x"], held.get("y")
         self.ready = self._x.dtype != np.uint8
         if self.ready:
             self._check_inputs()
@@ -43,10 +44,21 @@ class Arrays(Source):
             self._check_images()
         if not len(self):
             raise DataError(f"{file} has no rows: its x has the shape {self._x.shape}")
-        if self._y is not None and self._y.shape[:1] != self._x.shape[:1]:
+        if self._y is not None:
+            self._check_labels(self._y)
+
+    def _check_labels(self, y: NDArray[np.generic]) -> None:
+        if y.shape[:1] != self._x.shape[:1]:
             raise DataError(
-                f"{file} has {len(self._x)} rows in x but y has the shape {self._y.shape}: every "
+                f"{self.name} has {len(self._x)} rows in x but y has the shape {y.shape}: every "
                 f"row needs one label"
+            )
+        if y.dtype.kind not in "biuf":
+            raise DataError(f"y of {self.name} is {y.dtype}; expected class numbers or numbers")
+
+        if self._y is not None and self._y.dtype.kind not in "biuf":
+            raise DataError(
+                f"y of {file} is {self._y.dtype}: labels must be numbers, classes 0, 1, 2 …"
             )
 
     def _check_inputs(self) -> None:
@@ -93,18 +105,3 @@ class Arrays(Source):
     def files(self) -> Iterator[FileStamp]:
         """The file itself."""
         yield FileStamp.of(self.name)
-
-
-def _load(file: str) -> tuple[NDArray[np.generic], NDArray[np.generic] | None]:
-    try:
-        with open(file, "rb") as opened:  # numpy forgets to close a file that it cannot read
-            held = np.load(opened, allow_pickle=False)
-            if not isinstance(held, np.lib.npyio.NpzFile):
-                raise DataError(f"{file} is not an npz file; save it with numpy.savez(file, x=x)")
-            if "x" not in held:
-                raise DataError(f"{file} has no array 'x'; it has {', '.join(held) or 'none'}")
-            return held["x"], held.get("y")
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{file} is not an npz file, or it is damaged: {error}") from error

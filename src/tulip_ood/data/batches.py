@@ -1,24 +1,25 @@
-"""Batches of network inputs from a source: decoded by a few threads, in order, a little ahead."""
+"""Batches of network inputs from a source: decoded by workers, in order, a little ahead."""
 
-import os
+import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tulip_ood.data.decoding import Raw, why
+from tulip_ood.data.feeding import Delivery, ahead
 from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.data.source import Label, Row, Source
+from tulip_ood.data.workers import Decoders
 from tulip_ood.errors import InputError
 
-__all__ = ["Batch", "Unreadable", "batches"]
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
-_MOST_WORKERS = 8
+__all__ = ["Batch", "Unreadable", "batches"]
 
 
 class Unreadable(NamedTuple):
@@ -75,11 +76,14 @@ def batches(
     stop: int | None = None,
     cut: int | None = None,
     workers: int | None = None,
+    processes: bool | None = None,
+    device: torch.device | None = None,
 ) -> Iterator[Batch]:
     """The rows first … stop − 1 of a source, `batch_size` at a time.
 
-    A bad row never stops the run. Which rows go together depends on the source and these
-    arguments alone; rows of another shape begin a new batch.
+    A bad row never stops the run. Which rows go together depends on the source and the first
+    arguments alone; rows of another shape begin a new batch. While a batch is in use, the next two
+    are made and the rows after them decoded; what that holds in memory is bounded.
 
     Args:
         source: Where the rows come from.
@@ -88,7 +92,10 @@ def batches(
         first: The first row.
         stop: The row before which to stop.
         cut: No batch crosses a multiple of this row number.
-        workers: Threads that decode; by default one a processor, at most 8.
+        workers: How many decode; by default one a processor, at most 16. With 0 nothing is done
+            before it is asked for.
+        processes: Whether these are processes and not threads; by default where that pays.
+        device: Where images are wanted as inputs; by default on the CPU.
 
     Example:
         >>> import pathlib, tempfile
@@ -106,14 +113,23 @@ def batches(
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
     if source.ready:
-        finish: Callable[[NDArray[Any]], Tensor] = torch.from_numpy
-        read: Iterator[tuple[Row, Any]] = source.read(first, stop)
-    else:
-        if preprocess is None:
-            raise InputError(f"{source.name} holds images: say how they are prepared (preprocess)")
-        finish = preprocess.normalise
-        read = _ahead(source, preprocess, batch_size, first, stop, workers)
-    yield from _group(read, finish, batch_size, cut)
+        yield from _group(source.read(first, stop), torch.from_numpy, batch_size, cut)
+        return
+    if preprocess is None:
+        raise InputError(f"{source.name} holds images: say how they are prepared (preprocess)")
+    rows = (len(source) if stop is None else stop) - first
+    deliver = Delivery(preprocess, device)
+    decoders = Decoders(preprocess, workers, rows=rows, processes=processes)
+    grouped = _group(_decoded(source, decoders, batch_size, first, stop), deliver, batch_size, cut)
+    if not decoders.workers:
+        for batch in grouped:
+            deliver.receive(batch.inputs, deliver.stamp())
+            yield batch
+        return
+    with contextlib.closing(ahead(grouped, deliver.stamp)) as stamped:
+        for batch, stamp in stamped:
+            deliver.receive(batch.inputs, stamp)
+            yield batch
 
 
 def _group(
@@ -121,7 +137,7 @@ def _group(
     finish: Callable[[NDArray[Any]], Tensor],
     batch_size: int,
     cut: int | None,
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     rows: list[Row] = []
     pixels: list[NDArray[Any]] = []
     errors: list[Unreadable] = []
@@ -148,33 +164,18 @@ def _group(
         yield flush()
 
 
-def _ahead(
-    source: Source,
-    preprocess: Preprocess,
-    batch_size: int,
-    first: int,
-    stop: int | None,
-    workers: int | None,
+def _decoded(
+    source: Source, decoders: Decoders, batch_size: int, first: int, stop: int | None
 ) -> Iterator[tuple[Row, Any]]:
     """(row, its pixels or the reason why there are none), with a bounded number under way."""
-
-    def work(raw: Raw) -> NDArray[np.uint8] | str:
-        try:
-            return preprocess.pixels(raw)
-        except Exception as error:  # whatever a stranger's file makes of our libraries
-            return why(error)
-
-    threads = min(_MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers
     pending: deque[tuple[Row, Future[NDArray[np.uint8] | str]]] = deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="tulip-decode")
-    try:
+    most = batch_size + 2 * decoders.workers if decoders.workers else 0
+    with decoders:
         for row, raw in source.read(first, stop):
-            pending.append((row, pool.submit(work, raw)))
-            if len(pending) > batch_size + 2 * threads:
+            pending.append((row, decoders.submit(raw)))
+            if len(pending) > most:
                 row, done = pending.popleft()
                 yield row, done.result()
         while pending:
             row, done = pending.popleft()
             yield row, done.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

@@ -4,10 +4,13 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tulip_ood.data.foreign import check_regular
 from tulip_ood.data.source import NO_LABEL, FileStamp, ImageFiles
 from tulip_ood.errors import DataError
 
 __all__ = ["ImageList", "Line", "open_list", "parse_line"]
+
+_MOST_DIGITS = 18  # of a whole number that tensors hold
 
 
 class Line(NamedTuple):
@@ -46,9 +49,10 @@ Line(path='tom.jpg', label=None))
     digits = tail[0].removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
         return Line(text, None)
-    label = int(tail[0])
+    # Longer than any class number: Python would even refuse to read it.
+    label = NO_LABEL - 1 if len(digits) > _MOST_DIGITS else int(tail[0])
     if label < NO_LABEL:
-        raise DataError(f"the label {label} is neither a class number nor −1 (none)")
+        raise DataError(f"the label {tail[0][:30]} is neither a class number nor −1 (none)")
     return Line(head, None if label == NO_LABEL else label)
 
 
@@ -82,6 +86,7 @@ def open_list(file: str, root: str | None = None) -> ImageList:
         >>> list(source.labels())
         [0, 1]
     """
+    check_regular(file)
     base = os.path.dirname(file) if root is None else root
     paths: list[str] = []
     labels: list[int | None] = []

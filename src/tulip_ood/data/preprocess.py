@@ -9,16 +9,18 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from tulip_ood.data.decoding import Raw, check_pixels, decode
 from tulip_ood.errors import DataError, InputError
+
+if TYPE_CHECKING:  # a process that only decodes need not load it
+    import torch
+    from torch import Tensor
 
 __all__ = ["CROP_ROUNDINGS", "INTERPOLATIONS", "Preprocess"]
 
@@ -138,12 +140,27 @@ class Preprocess:
         left, top = half(width - side), half(height - side)
         return image.crop((left, top, left + side, top + side))
 
-    def normalise(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """uint8 [N, H, W, C] → float32 [N, C, H, W], scaled to [0, 1], less mean, over std."""
-        x = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
-        mean, std = (torch.tensor(v, dtype=torch.float32) for v in (self.mean, self.std))
-        wide = x.to(torch.float32)  # ours, so that it can be changed in place
-        return wide.div_(255).sub_(mean[:, None, None]).div_(std[:, None, None])
+    def normalise(
+        self, pixels: "NDArray[np.uint8] | Tensor", device: "torch.device | None" = None
+    ) -> "Tensor":
+        """uint8 [N, H, W, C] → float32 [N, C, H, W], scaled to [0, 1], less mean, over std.
+
+        Args:
+            pixels: Where they lie is where the arithmetic is done, unless `device` says otherwise.
+            device: Pixels go there first, which are four times smaller. The bits are the same.
+        """
+        import torch
+
+        x = torch.from_numpy(pixels) if isinstance(pixels, np.ndarray) else pixels
+        if device is not None:
+            x = x.to(device, non_blocking=True)
+        # Tensors, not numbers: CUDA divides by a number in another way than a CPU.
+        full, mean, std = (
+            torch.tensor(v, dtype=torch.float32, device=x.device)
+            for v in ((255.0,), self.mean, self.std)
+        )
+        wide = x.permute(0, 3, 1, 2).contiguous().to(torch.float32)  # ours: changed in place
+        return wide.div_(full).sub_(mean[:, None, None]).div_(std[:, None, None])
 
     # -------------------------------------------------------------------- header
 
@@ -171,8 +188,11 @@ class Preprocess:
             raise InputError(
                 f"a preprocess has the fields {', '.join(sorted(known))}; got {values!r}"
             )
-        numbers = {key: tuple(float(v) for v in values[key]) for key in ("mean", "std")}
-        return Preprocess(**{**values, **numbers})
+        try:
+            numbers = {key: tuple(float(v) for v in values[key]) for key in ("mean", "std")}
+            return Preprocess(**{**values, **numbers})
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"{values!r} is no preprocess: {error}") from error
 
     @property
     def fingerprint(self) -> str:

@@ -1,10 +1,9 @@
 """The paths that a parquet or npz file gives its rows, read without the images."""
 
-import zipfile
 from typing import Any
 
-import numpy as np
-
+from tulip_ood.data.foreign import check_regular, foreign
+from tulip_ood.data.npz import read_arrays
 from tulip_ood.errors import DataError
 
 __all__ = ["row_names"]
@@ -15,6 +14,7 @@ def row_names(file: str) -> list[str | None]:
 
     Example:
         >>> import pathlib, tempfile
+        >>> import numpy as np
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = str(pathlib.Path(folder, "set.npz"))
         ...     np.savez(file, x=np.zeros((2, 8, 8, 3), np.uint8), path=["a/1.png", "a/2.png"])
@@ -31,32 +31,28 @@ def row_names(file: str) -> list[str | None]:
 
 
 def _of_npz(file: str) -> list[str | None] | None:
-    try:
-        with open(file, "rb") as opened:
-            held = np.load(opened, allow_pickle=False)
-            names = held.get("path")
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"{file} is not an npz file, or it is damaged: {error}") from error
-    return None if names is None else [str(name) for name in names]
+    names = read_arrays(file, "path").get("path")
+    return None if names is None else [str(name) for name in names.reshape(-1)]
 
 
 def _of_parquet(file: str) -> list[str | None] | None:
-    import pyarrow as pa  # takes a while to load, and is not there on every machine
-    import pyarrow.parquet as pq
+    import pyarrow.parquet as pq  # takes a while to load, and is not there on every machine
 
-    try:
-        with pq.ParquetFile(file) as opened:
-            column = _path_column(opened.schema_arrow)
-            if column is None:
-                return None
-            names: list[str | None] = []
-            for batch in opened.iter_batches(columns=[column]):
-                names += batch.column(0).field("path").to_pylist()
-            return names
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{file} is not a parquet file, or it is damaged: {' '.join(str(error).split())[:200]}"
-        ) from error
+    check_regular(file)
+    with foreign(file, "a parquet file"), pq.ParquetFile(file) as opened:
+        column = _path_column(opened.schema_arrow)
+        if column is None:
+            return None
+        names: list[str | None] = []
+        for batch in opened.iter_batches(columns=[column]):
+            names += batch.column(0).field("path").to_pylist()
+        return names
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _path_column(schema: Any) -> str | None:
@@ -66,6 +62,7 @@ def _path_column(schema: Any) -> str | None:
     for name in ("image", "img"):
         if name in schema.names:
             kind = schema.field(name).type
-            if pa.types.is_struct(kind) and kind.get_field_index("path") >= 0:
+            at = kind.get_field_index("path") if pa.types.is_struct(kind) else -1
+            if at >= 0 and _is_text(kind.field(at).type):
                 return f"{name}.path"
     return None

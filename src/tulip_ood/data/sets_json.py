@@ -64,7 +64,7 @@ def read_sets(file: Path) -> dict[str, dict[str, SetFile]]:
     """
     try:
         held = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(held, dict):
         raise DataError(f"{file} holds {_kind(held)}; expected an object of sets by their names")
@@ -95,7 +95,7 @@ def _set_file(where: str, value: Any) -> SetFile:
     if unknown:
         raise DataError(f"{where} has {unknown[0]!r}; known are {', '.join(_KEYS)}")
     file, chosen = value.get("file"), value.get("list", "none")
-    if not isinstance(file, str) or not file.lower().endswith(_SUFFIXES):
+    if not isinstance(file, str) or not file.lower().endswith(_SUFFIXES) or "\0" in file:
         raise DataError(f"{where}: file must name a {' or '.join(_SUFFIXES)} file, got {file!r}")
     if chosen not in ("path", "none"):
         raise DataError(f'{where}: list must be "path" or "none", got {chosen!r}')

@@ -65,6 +65,9 @@ class Answering(ABC):
 
     def _probs(self, state: Any, passes: Passes) -> Tensor:
         """The probabilities that go with the answer; the network's own by default."""
+        return self._base_probs(passes)
+
+    def _base_probs(self, passes: Passes) -> Tensor:
         return self.task.predict(passes.base.to(torch.float64).unsqueeze(0))
 
     def _report_lines(self) -> list[str]:
@@ -112,10 +115,12 @@ class Answering(ABC):
         def judge(passes: Passes) -> tuple[Tensor, ...]:
             entropy = task.base_uncertainty(passes.base)
             probs = self._probs(state, passes)
-            return self._score(state, passes), task.label(passes.base), probs, entropy
+            label, base = task.label(passes.base), self._base_probs(passes)
+            return self._score(state, passes), label, probs, entropy, base
 
-        score, label, probs, entropy = self.engine.over(x, self._needs_to_score(), judge)
-        return self._decide(score, label, probs, {"entropy": (entropy, self._entropy_reference)})
+        score, label, probs, entropy, base = self.engine.over(x, self._needs_to_score(), judge)
+        quantities = {"entropy": (entropy, self._entropy_reference)}
+        return self._decide(score, label, probs, quantities, base_probs=base)
 
     def _decide(
         self,

@@ -15,7 +15,7 @@ from torch import Tensor
 from tulip_ood.errors import InputError, ModelError, TulipError
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.forking import fork_safe_lock
-from tulip_ood.network.golden import check_alike, describe_inputs, synthetic_inputs
+from tulip_ood.network.golden import check_alike, describe_inputs, synthetic_inputs, unlike
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
@@ -186,6 +186,17 @@ class Engine:
         """See what inputs look like, and what the network makes of the first of them."""
         self.network.probe(rows.first(4))
         self.inputs = describe_inputs(rows.first(16))
+        if self.network.task.name == "dense" and rows.labels is not None:
+            self._check_positions(rows, rows.labels.shape[1:])
+
+    def _check_positions(self, rows: Rows, labelled: torch.Size) -> None:
+        """Labels of another size would be read at other places than the answers."""
+        answered = self.network.run(rows.first(1)).logits.shape[1:-1]
+        if answered != labelled:
+            raise InputError(
+                f"labels have the positions {list(labelled)}, but the network answers at "
+                f"{list(answered)}: give labels of that size, or output=… that resizes the logits"
+            )
 
     def passes_of(
         self,
@@ -246,6 +257,8 @@ class Engine:
         if structures.count_rows(inputs) == 0:
             raise InputError("there are no inputs to score")
         if self.inputs is not None:
+            if isinstance(inputs, dict) and set(inputs) != set(self.inputs.get("items", ())):
+                inputs = structures.inputs_only(inputs)  # a labelled batch, as a loader gives it
             check_alike(inputs, self.inputs)
         outputs = self.network.probe(inputs).outputs_per_input
         perturbation = self.perturbation(needs.settings)
@@ -253,27 +266,21 @@ class Engine:
         for chunk in structures.chunks(inputs, self._chunk_rows(outputs * needs.passes)):
             try:
                 passes = run_passes(perturbation, chunk, batch_size=self.batch_size, needs=needs)
-            except RuntimeError as error:
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:
                 self._explain(error, chunk)
                 raise
             valid = passes.finite & structures.finite_rows(chunk)
             parts.append(_mark_first(function(passes), valid))
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _explain(self, error: RuntimeError, inputs: Inputs) -> None:
-        """Inputs of another shape than was fitted on are the likely reason for a failure."""
-        known = self.inputs or {}
-        if not isinstance(inputs, Tensor) or isinstance(error, TulipError) or "shape" not in known:
+    def _explain(self, error: Exception, inputs: Inputs) -> None:
+        """Inputs unlike those that were fitted on are the likely reason for a failure."""
+        if self.inputs is None or isinstance(error, TulipError):
             return
-        if list(inputs.shape[1:]) == known["shape"]:
-            return
-        fitted, came = (
-            ", ".join(map(str, ["N", *shape])) for shape in (known["shape"], inputs.shape[1:])
-        )
-        raise InputError(
-            f"the network cannot run on inputs of shape [{came}]; it was fitted on [{fitted}]: "
-            f"{' '.join(str(error).split())[:200]}"
-        ) from error
+        if words := unlike(inputs, self.inputs):
+            raise InputError(
+                f"the network cannot run on {words}: {' '.join(str(error).split())[:200]}"
+            ) from error
 
     def _chunk_rows(self, numbers_per_row: int) -> int:
         """A whole number of batches, so that chunks do not change which inputs go together."""

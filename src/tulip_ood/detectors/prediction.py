@@ -94,8 +94,10 @@ class Reason:
         )
         if not self.kind:
             return f"accepted ({guesses})" if guesses else "accepted"
-        name = max(self._mine(), key=lambda quantity: self.percentiles[quantity])
-        where = f"{name} above {self.percentiles[name]:.0f} % of validation data"
+        where = ""
+        if mine := self._mine():
+            name = max(mine, key=lambda quantity: self.percentiles[quantity])
+            where = f"{name} above {self.percentiles[name]:.0f} % of validation data"
         return f"{self.words} ({'; '.join(filter(None, (where, guesses)))})"
 
     def _mine(self) -> list[str]:
@@ -197,6 +199,7 @@ class Prediction:
         bound: S, the estimated bound; None for methods without one.
         stretch: γ, how far the envelope was stretched; None for methods without one.
         variance: The predictive variance (regression), else None.
+        base_probs: The network's own probabilities (its own mean, for regression).
 
     Example:
         >>> import torch, tulip_ood
@@ -215,6 +218,7 @@ class Prediction:
     bound: Tensor | None = None
     stretch: Tensor | None = None
     variance: Tensor | None = None
+    base_probs: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.score)

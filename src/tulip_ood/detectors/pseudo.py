@@ -19,7 +19,15 @@ from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.shifts.kinds import Range, domain_of, kinds_for, main_tensor, shift
 
-__all__ = ["KEEPS_LABEL", "Kind", "make_kinds", "pseudo_sets", "share_kept", "shifted_rows"]
+__all__ = [
+    "KEEPS_LABEL",
+    "Kind",
+    "make_kinds",
+    "pseudo_sets",
+    "share_kept",
+    "shifted_rows",
+    "usual_kinds",
+]
 
 KEEPS_LABEL = 0.8
 Kind = str | Callable[[Inputs], Inputs]
@@ -57,9 +65,7 @@ def make_kinds(
     """
     chosen = inside.take(range(min(inputs, len(inside))))
     if kinds is None:
-        first = chosen.inputs[0]
-        place = main_tensor(first)
-        kinds = kinds_for(domain_of(first if place is None else first[place]))
+        kinds = usual_kinds(chosen)
     made: dict[str, Rows] = {}
     for kind in kinds:
         name = kind if isinstance(kind, str) else getattr(kind, "__name__", type(kind).__name__)
@@ -67,6 +73,20 @@ def make_kinds(
             name = f"{name} ({len(made) + 1})"
         made[name] = shifted_rows(chosen, kind, seed)
     return made
+
+
+def usual_kinds(rows: Rows) -> Sequence[str]:
+    """The kinds that fit some inputs, by name.
+
+    Example:
+        >>> import torch
+        >>> from tulip_ood.network.rows import collect_rows
+        >>> len(usual_kinds(collect_rows([(torch.rand(4, 1, 8, 8), torch.zeros(4))])))
+        7
+    """
+    first = rows.inputs[0]
+    place = main_tensor(first)
+    return kinds_for(domain_of(first if place is None else first[place]))
 
 
 def pseudo_sets(engine: Engine, rows: Rows, needs: Needs, *, seed: int) -> dict[str, Passes]:

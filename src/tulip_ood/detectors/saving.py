@@ -20,16 +20,14 @@ from torch import Tensor, nn
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.decision import Calibration, Threshold
 from tulip_ood.detectors.findings import Finding
+from tulip_ood.detectors.header import FORMAT, GOLDEN_INPUTS, parse_header
 from tulip_ood.detectors.prediction import Reference
-from tulip_ood.errors import FileFormatError, InputError, TulipError
-from tulip_ood.network.files import save_tensors
+from tulip_ood.errors import FileFormatError, InputError
+from tulip_ood.network.files import reading, save_tensors
 from tulip_ood.version import __version__
 
 __all__ = ["FORMAT", "Saved", "load", "read", "read_header", "save"]
 
-FORMAT = 1
-_NEEDED = {"method", "config", "fitted", "golden", "versions", "precision", "threshold", "inputs"}
-GOLDEN_INPUTS = 16
 GOLDEN_TOLERANCE = 1e-4
 
 
@@ -89,7 +87,9 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
     }
     tensors = {name: value.detach().cpu().clone() for name, value in tensors.items()}  # none shared
     header["content_sha256"] = _content(header, tensors)
-    save_tensors(path, tensors, {"tulip": json.dumps(header)})
+    text = json.dumps(header)
+    parse_header(text, path)  # nothing is written that could not be read again
+    save_tensors(path, tensors, {"tulip": text})
 
 
 def _content(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
@@ -136,13 +136,22 @@ class Saved:
     @property
     def calibration(self) -> Calibration:
         """The scores of inputs that fitting had not seen."""
-        ids = self.tensors.get("calibration.ids")
+        held = self.below("calibration.")
+        scores, ids = held.get("scores"), held.pop("ids", None)
+        if (
+            scores is None
+            or not {"wrong"} <= held.keys() - {"scores"} <= {"wrong", "weights"}
+            or any(t.shape != (len(scores),) or t.dtype != torch.float64 for t in held.values())
+            or not bool(scores.isfinite().any() and (scores[1:] >= scores[:-1]).all())
+            or (ids is not None and (ids.dtype != torch.uint8 or ids.shape != (len(scores), 16)))
+        ):
+            raise FileFormatError(f"{self.path} is damaged: its calibration scores are not whole")
         return Calibration(
-            self.tensors["calibration.scores"],
-            self.tensors["calibration.wrong"],
-            self.tensors.get("calibration.weights"),
+            scores,
+            held["wrong"],
+            held.get("weights"),
             None if ids is None else tuple(row.tobytes() for row in ids.numpy()),
-            bool(self.header["cross_fitted"]),
+            self.header["cross_fitted"],
         )
 
     @property
@@ -169,9 +178,6 @@ def read(path: str | os.PathLike[str]) -> Saved:
         raise FileFormatError(
             f"{path} was altered after it was written: its content does not match its checksum"
         )
-    missing = _NEEDED - header.keys()
-    if missing:
-        raise FileFormatError(f"{path} has a damaged header: no {', '.join(sorted(missing))}")
     return Saved(str(path), header, tensors)
 
 
@@ -203,18 +209,7 @@ def _read(
         raise FileFormatError(f"{path} is damaged or no detector file: {error}") from error
     if raw is None:
         raise FileFormatError(f"{path} is a safetensors file, but not of a detector")
-    try:
-        header = json.loads(raw)
-        version = int(header["format"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(f"{path} has a damaged header: {error}") from error
-    if version > FORMAT:
-        made_by = header.get("versions", {}).get("tulip_ood", "a newer release")
-        raise FileFormatError(
-            f"{path} has format {version}, made by tulip-ood {made_by}; this is tulip-ood "
-            f"{__version__}, which reads up to format {FORMAT}: upgrade it"
-        )
-    return header, found
+    return parse_header(raw, path), found
 
 
 def load(
@@ -258,7 +253,7 @@ def load(
         raise InputError(
             "this detector was fitted with output=…, which a file cannot hold: pass it to load"
         )
-    try:
+    with reading(path, "a detector for this model"):
         detector = kind.from_configuration(
             model,
             header["config"],
@@ -267,26 +262,34 @@ def load(
             device=device,
             batch_size=batch_size,
         )
-        detector.name = header["method"]  # type: ignore[misc]
         _check_fingerprint(detector, header, path)
-        detector.engine.take_model()
-        detector.restore_state(header["fitted"], saved.below("fitted."))
-        detector.engine.inputs = header["inputs"]
-        detector._facts = header["facts"]
-        detector._findings = [Finding(**finding) for finding in header["findings"]]
-        detector.provenance = {key: header.get(key) for key in detector.provenance}
-        detector._calibration = saved.calibration
-        detector._threshold = saved.threshold
-        if "entropy.quantiles" in saved.tensors:
-            detector._entropy_reference = Reference(saved.tensors["entropy.quantiles"])
-    except TulipError:
-        raise  # it says what is wrong, which may be the model
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
-        raise FileFormatError(
-            f"{path} is damaged: {type(error).__name__} {error} while reading it"
-        ) from error
-    _check_golden(detector, header, path)
+        _restore(detector, saved)
+        _check_golden(detector, header, path)
+        _ask_everything(detector)
     return detector
+
+
+def _restore(detector: Detector, saved: Saved) -> None:
+    header = saved.header
+    detector.name = header["method"]  # type: ignore[misc]
+    detector.engine.take_model()
+    detector.restore_state(header["fitted"], saved.below("fitted."))
+    detector.engine.inputs = header["inputs"]
+    detector._facts = header["facts"]
+    detector._findings = [Finding(**finding) for finding in header["findings"]]
+    detector.provenance = {key: header.get(key) for key in detector.provenance}
+    detector._calibration = saved.calibration
+    detector._threshold = saved.threshold
+    if "entropy.quantiles" in saved.tensors:
+        detector._entropy_reference = Reference(saved.tensors["entropy.quantiles"])
+
+
+def _ask_everything(detector: Detector) -> None:
+    """What scoring does not need is used once now: it must not fail later, in production."""
+    str(detector.report())
+    golden = detector.engine.golden_inputs(1)
+    if golden is not None:
+        list(map(str, detector.predict(golden).reason))
 
 
 def _check_fingerprint(

@@ -5,40 +5,31 @@ tissue) and says nothing about OOD; an ε at which the noisy network loses 10 % 
 too large. Both are dropped before anything is ranked.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import torch
-from torch import Tensor
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from tulip_ood.detectors.engine import PassCount
 from tulip_ood.detectors.pseudo import KEEPS_LABEL, make_kinds, share_kept
 from tulip_ood.detectors.recipes import Budget, Setting
 from tulip_ood.detectors.steadiness import Steadiness, steadiest_first
+from tulip_ood.detectors.trial_passes import Looked, Runner, usable_epsilons
 from tulip_ood.detectors.tuning import (
     Candidate,
     SearchSpace,
     best_first,
     candidates,
 )
-from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import Perturbation
 from tulip_ood.network.rows import Rows
-from tulip_ood.network.running import (
-    Forwarded,
-    Needs,
-    dense_labels,
-    dense_positions,
-    forward,
-    run_passes,
-)
-from tulip_ood.numerics.tasks import Task
+from tulip_ood.network.running import Forwarded
 
-__all__ = ["Tuning", "tune"]
+if TYPE_CHECKING:
+    from tulip_ood.network.passes import Passes
 
-KEEPS_ACCURACY = 0.9
+__all__ = ["Tuning", "as_judged", "tune"]
+
 FEWEST_KINDS = 3
-_HALVINGS = 12
 
 
 @dataclass(frozen=True)
@@ -54,6 +45,7 @@ class Tuning:
         spoiled: Values of ε that were dropped, with the noisy accuracy.
         forwards: Inputs times passes that were spent.
         hopeless: Whether no ε, however small, keeps the accuracy.
+        looked: What was looked at, for choices that come after; None after a fallback.
 
     Example:
         >>> Tuning(Setting(0.005), (), (), {}, (0.005,), {}, 0).forwards
@@ -68,70 +60,7 @@ class Tuning:
     spoiled: dict[float, float]
     forwards: int
     hopeless: bool = False
-
-
-class _Runner:
-    """Makes passes over rows at any ε, and counts them."""
-
-    def __init__(
-        self,
-        perturbation: Perturbation,
-        batch_size: int,
-        seed: int,
-        count: PassCount,
-        features: bool,
-    ) -> None:
-        self.perturbation = perturbation
-        self.batch_size = batch_size
-        self.seed = seed
-        self.features = features
-        self.forwards = 0
-        self._progress = count
-
-    def _count(self, n: int) -> None:
-        self.forwards += n
-        self._progress.add(n)
-
-    def positions(self, rows: Rows) -> Tensor | None:
-        return dense_positions(self.perturbation.network.task, len(rows), self.seed)
-
-    def base(self, rows: Rows) -> Forwarded:
-        return forward(
-            self.perturbation.network,
-            rows,
-            batch_size=self.batch_size,
-            positions=self.positions(rows),
-            features=self.features,
-            progress=self._count,
-        )
-
-    def passes(self, rows: Rows, base: Forwarded, epsilon: float) -> Passes:
-        positions = self.positions(rows)
-        return run_passes(
-            self.perturbation,
-            rows,
-            batch_size=self.batch_size,
-            positions=positions,
-            labels=self.labels(rows, base.logits),
-            base=base,
-            epsilon=epsilon,
-            needs=Needs(self.perturbation.settings, noisy_features=self.features),
-            progress=self._count,
-        )
-
-    def in_batches(self, rows: Rows, epsilon: float, batch_size: int) -> Passes:
-        """All passes, with batches of another size."""
-        before, self.batch_size = self.batch_size, batch_size
-        try:
-            return self.passes(rows, self.base(rows), epsilon)
-        finally:
-            self.batch_size = before
-
-    def labels(self, rows: Rows, base: Tensor) -> Tensor | None:
-        if rows.labels is None:
-            return None
-        task = self.perturbation.network.task
-        return task.check_labels(dense_labels(rows.labels, self.positions(rows)), base)
+    looked: Looked | None = field(default=None, repr=False, compare=False)
 
 
 def tune(
@@ -148,6 +77,7 @@ def tune(
     seed: int,
     ood: Rows | None = None,
     count: PassCount | None = None,
+    features: bool = False,
 ) -> Tuning:
     """Search the space on a sample of the rows and pseudo-OOD made from it.
 
@@ -164,9 +94,10 @@ def tune(
         seed: Decides what is random in the kinds.
         ood: Real OOD validation inputs; then no pseudo-OOD is made.
         count: Told of every input that goes through a pass.
+        features: Whether the base passes keep features although nothing is shaped.
 
     Example:
-        >>> import tulip_ood
+        >>> import torch, tulip_ood
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Linear(16, 3))
         >>> x = torch.randn(200, 4)
@@ -177,7 +108,7 @@ def tune(
     task = perturbation.network.task
     count = count or PassCount(None)
     afterwards = count.total - count.done
-    runner = _Runner(perturbation, batch_size, seed, count, bool(space.shaping))
+    runner = Runner(perturbation, batch_size, seed, count, bool(space.shaping), features)
     inside = rows.take(range(min(budget.id_inputs, len(rows))))
     base = runner.base(inside)
     good = base.logits.isfinite().flatten(1).all(dim=1)
@@ -195,14 +126,14 @@ def tune(
         )
         outside_base = {name: runner.base(part) for name, part in outside.items()}
     else:
-        made = make_kinds(inside, space.kinds, budget.kind_inputs, seed)
-        outside_base = {name: runner.base(part) for name, part in made.items()}
-        kept_label = _that_keep_the_label(runner, made, outside_base, clean, chance)
-        outside = {name: part for name, part in made.items() if name not in kept_label}
+        kinds = make_kinds(inside, space.kinds, budget.kind_inputs, seed)
+        outside_base = {name: runner.base(part) for name, part in kinds.items()}
+        kept_label = _that_keep_the_label(runner, kinds, outside_base, clean, chance)
+        outside = {name: part for name, part in kinds.items() if name not in kept_label}
     each = perturbation.settings.n_passes - 1  # the base pass is made
     inputs = len(inside) + sum(len(part) for part in outside.values())
     count.expect(len(space.epsilon) * each * inputs + afterwards)
-    epsilons, spoiled, inside_passes = _usable_epsilons(runner, inside, base, clean, space.epsilon)
+    epsilons, spoiled, inside_passes = usable_epsilons(runner, inside, base, clean, space.epsilon)
     hopeless = epsilons[0] in spoiled
     few = ood is None and space.kinds is None and len(outside) < FEWEST_KINDS
     if few or not outside:
@@ -210,14 +141,12 @@ def tune(
         setting = fallback.with_given(nearest, None, None)
         return Tuning(setting, (), (), kept_label, epsilons, spoiled, runner.forwards, hopeless)
     found: list[Candidate] = []
+    made: dict[float, Mapping[str, Passes]] = {}
     for epsilon in epsilons:
-        outside_passes = {
-            name: runner.passes(part, outside_base[name], epsilon).only_finite()
-            for name, part in outside.items()
-        }
+        made[epsilon] = runner.outside(outside, outside_base, epsilon)
         found += candidates(
             inside_passes[epsilon],
-            outside_passes,
+            made[epsilon],
             task,
             score,
             space,
@@ -228,10 +157,7 @@ def tune(
     if perturbation.network.device.type == "cpu":
         judge = Steadiness(runner.in_batches, inside, inside_passes, task, score, sqrt_outputs)
         ranked = steadiest_first(ranked, judge.gap)
-    setting = ranked[0].setting
-    if space.j:
-        # J as it was judged: J* of another sample would be another J.
-        setting = replace(setting, j=ranked[0].j)
+    setting = as_judged(ranked[0], space)
     return Tuning(
         setting,
         tuple(ranked),
@@ -241,11 +167,33 @@ def tune(
         spoiled,
         runner.forwards,
         hopeless,
+        Looked(
+            inside,
+            base,
+            outside,
+            outside_base,
+            clean,
+            inside_passes[setting.epsilon],
+            made[setting.epsilon],
+        ),
     )
 
 
+def as_judged(candidate: Candidate, space: SearchSpace) -> Setting:
+    """The setting of a candidate that won, with J as it was judged.
+
+    Example:
+        >>> as_judged(Candidate(Setting(0.01, j_scaling=2.0), 3.0, {}), SearchSpace()).j
+        3.0
+    """
+    if not space.j:
+        return candidate.setting
+    # J* of another sample would be another J.
+    return replace(candidate.setting, j=candidate.j)
+
+
 def _that_keep_the_label(
-    runner: _Runner,
+    runner: Runner,
     made: Mapping[str, Rows],
     base: Mapping[str, Forwarded],
     clean: float,
@@ -260,47 +208,3 @@ def _that_keep_the_label(
         if (share := share_kept(kept, clean, chance)) > KEEPS_LABEL:
             dropped[name] = share
     return dropped
-
-
-def _finite_performance(task: Task, logits: Tensor, labels: Tensor) -> float:
-    """Rows that are not finite count as wrong."""
-    good = logits.isfinite().flatten(1).all(dim=1)
-    if not bool(good.any()):
-        return 0.0
-    return task.performance(logits[good], labels[good]) * float(good.to(torch.float64).mean())
-
-
-def _usable_epsilons(
-    runner: _Runner,
-    inside: Rows,
-    base: Forwarded,
-    clean: float,
-    grid: Sequence[float],
-) -> tuple[tuple[float, ...], dict[float, float], dict[float, Passes]]:
-    """ε at which noisy passes keep 90 % of the accuracy, what was dropped, and the ID passes."""
-    task = runner.perturbation.network.task
-    passes: dict[float, Passes] = {}
-    spoiled: dict[float, float] = {}
-
-    def fits(epsilon: float) -> bool:
-        made = runner.passes(inside, base, epsilon)
-        assert made.labels is not None
-        each = [_finite_performance(task, noisy, made.labels) for noisy in made.noisy]
-        mean = sum(each) / len(each)
-        if mean >= KEEPS_ACCURACY * clean or clean <= 0:
-            passes[epsilon] = made.only_finite()
-            return True
-        spoiled[epsilon] = mean
-        return False
-
-    usable = tuple(epsilon for epsilon in sorted(grid) if fits(epsilon))
-    smaller = min(grid)
-    for _ in range(_HALVINGS):
-        if usable:
-            return usable, spoiled, passes
-        smaller /= 2
-        usable = (smaller,) if fits(smaller) else ()
-    if not usable:
-        passes[smaller] = runner.passes(inside, base, smaller).only_finite()
-        usable = (smaller,)
-    return usable, spoiled, passes

@@ -1,6 +1,7 @@
 """TULiP (Zhang, Wu, Wada, Kanamori, 2025): Alg. 1 on any network."""
 
 from collections.abc import Callable, Mapping
+from operator import index
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,7 +17,7 @@ from tulip_ood.detectors.envelope_fit import (
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.detectors.recipes import Budget, recipe_named
 from tulip_ood.detectors.shaping import make_shaping
-from tulip_ood.detectors.tulip_fitting import TulipFitting
+from tulip_ood.detectors.tulip_fitting import AUTO, TulipFitting
 from tulip_ood.detectors.words import envelope_lines
 from tulip_ood.errors import InputError
 from tulip_ood.network.initial_mean import InitialMean, initial_mean
@@ -42,7 +43,8 @@ class Tulip(TulipFitting):
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
         score: What is computed from the surrogate posterior: "ent", "msp", "gen", "mls", "ebo",
             or "bound" (S/J² alone).
-        n_samples: M, the number of noisy passes.
+        n_samples: M, the number of noisy passes; "auto" adds pairs until the ranking of validation
+            inputs and pseudo-OOD no longer moves.
         epsilon: ε, the size of the noise; by default the recipe chooses.
         delta: δ; the drift pass moves the weights by εδ of the way from where they began.
         lam: λ, the weight of the drift; by default the recipe chooses.
@@ -54,7 +56,8 @@ class Tulip(TulipFitting):
             dict of an early checkpoint.
         shaping: What is done to penultimate features inside every pass before the score: "react",
             "ash-b", "ash-s", "ash-p" or "scale", with a percentile if you know it ("scale:85").
-        scope: Which parameters are perturbed: "all", "head", "last-block", "last-stage", globs.
+        scope: Which parameters are perturbed: "all", "head", "last-block", "last-stage", globs; or
+            "auto" for the smallest of the named ones that does as well as "all" on pseudo-OOD.
         seed: Decides the noise and the split of the validation data.
         task: "classification", "binary", "multilabel", "regression", or "dense".
         output: Picks the logits out of what the model returns, for instance `lambda o: o[0]`.
@@ -87,7 +90,7 @@ class Tulip(TulipFitting):
         model: nn.Module | Network,
         *,
         score: str = "ent",
-        n_samples: int = 10,
+        n_samples: int | str = 10,
         epsilon: float | None = None,
         delta: float = 8.0,
         lam: float | None = None,
@@ -120,13 +123,11 @@ class Tulip(TulipFitting):
             fit_memory=fit_memory,
         )
         self.score_name = self.task.check_score(score)
-        if n_samples < 1:
-            raise InputError(f"n_samples must be at least 1, got {n_samples}")
+        self.n_samples = _checked_samples(n_samples)
         for name, value in (("lam", lam), ("j", j)):
             if value is not None and not 0 <= value < float("inf"):
                 raise InputError(f"{name} must be finite and not negative, got {value}")
         PassSettings(epsilon if epsilon is not None else 0.005, delta)  # refuses bad values
-        self.n_samples = n_samples
         self.epsilon, self.delta, self.lam, self.j = epsilon, delta, lam, j
         self.sqrt_outputs, self.antithetic = sqrt_outputs, antithetic
         self.layer_scale, self.initial_mean = layer_scale, initial_mean
@@ -137,6 +138,7 @@ class Tulip(TulipFitting):
         self.hold = hold
         # In the user's words: what a file keeps for refitting a changed network alike.
         self._as_given: dict[str, Any] = {
+            "n_samples": self.n_samples,
             "scope": self.scope,
             "layer_scale": None if callable(layer_scale) else layer_scale,
             "initial_mean": {n: v for n, v in (initial_mean or {}).items() if not _is_tensor(v)},
@@ -145,13 +147,15 @@ class Tulip(TulipFitting):
         self._recipe = recipe_named("self")
         self._setting = self._recipe.setting
         self._tuning = None
+        self._chosen_scope = self._chosen_samples = None
+        self._choices = {}
 
     # ------------------------------------------------------------------- passes
 
     def _settings(self) -> PassSettings:
         pairs = self._recipe.antithetic if self.antithetic is None else self.antithetic
         return PassSettings(
-            self._setting.epsilon, self.delta, self.n_samples, antithetic=pairs, seed=self.seed
+            self._setting.epsilon, self.delta, self._samples, antithetic=pairs, seed=self.seed
         )
 
     def _needs(self) -> Needs:
@@ -163,15 +167,27 @@ class Tulip(TulipFitting):
         return Needs(self._settings().with_(n_samples=0)) if idle else self._needs()
 
     def _make_perturbation(self, settings: PassSettings) -> Perturbation:
+        scope = self.scope if self.scope != AUTO else self._chosen_scope or "all"
+        scales = self._scales_in(scope)
+        return Perturbation(self.network, scales, self._means(), settings, hold=self.hold)
+
+    def _scales_in(self, scope: Scope) -> dict[str, float]:
         probe = self.network.known_probe
         names = [n for n, p in self.network.parameters.items() if p.is_floating_point()]
-        inside = parameters_in_scope(
-            self.network.module, names, self.scope, probe.calls, probe.head
-        )
-        scales = parameter_scales(names, inside, self.layer_scale)
+        inside = parameters_in_scope(self.network.module, names, scope, probe.calls, probe.head)
+        if self.scope == AUTO:  # Γ may speak of layers that a smaller scope leaves alone
+            everywhere = parameter_scales(names, names, self.layer_scale)
+            scales = {name: everywhere[name] for name in inside if name in everywhere}
+        else:
+            scales = parameter_scales(names, inside, self.layer_scale)
         if not scales:
             raise InputError("nothing is perturbed: scope and layer_scale leave no parameter")
-        return Perturbation(self.network, scales, self._means(), settings, hold=self.hold)
+        return scales
+
+    def _trial_perturbation(self, scope: str, settings: PassSettings) -> Perturbation:
+        return Perturbation(
+            self.network, self._scales_in(scope), self._means(), settings, hold=False
+        )
 
     def _means(self) -> InitialMean:
         return initial_mean(self.network.module, self.network.parameters, self.initial_mean)
@@ -196,10 +212,10 @@ class Tulip(TulipFitting):
         def judge(passes: Passes) -> tuple[Tensor, ...]:
             judged = judge_passes(passes, task, state, sqrt_outputs=sqrt)
             label, entropy = task.label(passes.base), task.base_uncertainty(passes.base)
-            return (self._score(state, passes), label, entropy, *judged)
+            return (self._score(state, passes), label, entropy, self._base_probs(passes), *judged)
 
         needs = self._needs_to_score() if one_pass else self._needs()
-        score, label, entropy, probs, bound, stretch, distance, variance = self.engine.over(
+        score, label, entropy, base, probs, bound, stretch, distance, variance = self.engine.over(
             x, needs, judge
         )
         quantities = {
@@ -216,6 +232,7 @@ class Tulip(TulipFitting):
             bound=state.j_score**2 * bound,
             stretch=state.j_score * stretch,
             variance=variance if isinstance(task, Regression) else None,
+            base_probs=base,
         )
 
     def posterior_samples(self, x: Inputs | Passes) -> Tensor:
@@ -251,9 +268,10 @@ class Tulip(TulipFitting):
         """The constructor's arguments; scope, Γ and θ_ts as they were found, by name."""
         config, _ = super().configuration()
         found = self._make_perturbation(self._settings())
-        for name in ("n_samples", "epsilon", "delta", "lam", "j", "sqrt_outputs", "antithetic"):
+        for name in ("epsilon", "delta", "lam", "j", "sqrt_outputs", "antithetic"):
             config[name] = getattr(self, name)
         config |= {
+            "n_samples": self._samples,
             "score": self.score_name,
             "shaping": self.shaping,
             "hold": self.hold,
@@ -285,6 +303,18 @@ class Tulip(TulipFitting):
         """Take what `fitted_state` gave."""
         super().restore_state(values, tensors)
         self._setting = self._state.setting
+
+
+def _checked_samples(given: int | str) -> int | str:
+    if given == AUTO:
+        return AUTO
+    try:
+        number = index(given)  # type: ignore[arg-type]  # whole numbers of any kind
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise InputError(f"n_samples must be at least 1, or 'auto'; got {given!r}")
+    return number
 
 
 def _is_tensor(value: object) -> bool:

@@ -1,28 +1,40 @@
 """How TULiP is fitted: ε, λ and J are given or searched, Θ_XX is measured, the result is judged."""
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+from tulip_ood.detectors.allowance import Plan, within
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.engine import Held, PassCount
 from tulip_ood.detectors.envelope_fit import FittedEnvelope, held_out_likelihood
 from tulip_ood.detectors.fitting import CROSS_FIT_BELOW
 from tulip_ood.detectors.learning import Learned
+from tulip_ood.detectors.pseudo import usual_kinds
 from tulip_ood.detectors.recipes import Budget, Recipe, Setting, recipe_named
+from tulip_ood.detectors.sample_choice import MOST_SAMPLES, choose_samples
+from tulip_ood.detectors.scope_choice import SCOPES, ScopeSearch
 from tulip_ood.detectors.self_tuning import Tuning, tune
 from tulip_ood.detectors.steadiness import ALONE, STEADY
-from tulip_ood.detectors.tuning import SearchSpace, what_to_search
-from tulip_ood.detectors.words import look_at_envelope, tuning_lines
+from tulip_ood.detectors.trial_passes import Looked
+from tulip_ood.detectors.tuning import Candidate, SearchSpace, what_to_search
+from tulip_ood.detectors.words import choice_lines, look_at_envelope, tuning_lines
 from tulip_ood.errors import InputError
+from tulip_ood.network.compute import compute_shares
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.passes import Passes
+from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs
+from tulip_ood.network.scope import Scope
 from tulip_ood.numerics.tasks import Regression
 
-__all__ = ["TulipFitting"]
+__all__ = ["AUTO", "TulipFitting"]
+
+AUTO = "auto"
+DEFAULT_SAMPLES = 10
 
 
 class TulipFitting(Detector):
@@ -35,7 +47,8 @@ class TulipFitting(Detector):
     """
 
     score_name: str
-    n_samples: int
+    n_samples: int | str
+    scope: Scope
     epsilon: float | None
     lam: float | None
     j: float | None
@@ -45,6 +58,24 @@ class TulipFitting(Detector):
     _recipe: Recipe
     _setting: Setting
     _tuning: Tuning | None
+    _chosen_scope: str | None
+    _chosen_samples: int | None
+    _choices: dict[str, Any]  # what was chosen beside ε, λ and J, for the report
+
+    @abstractmethod
+    def _scales_in(self, scope: Scope) -> dict[str, float]:
+        """Γ by parameter, in some scope."""
+
+    @abstractmethod
+    def _trial_perturbation(self, scope: str, settings: PassSettings) -> Perturbation:
+        """What a scope does to the network, not held in memory."""
+
+    @property
+    def _samples(self) -> int:
+        """M; the largest one while it is not chosen yet."""
+        if isinstance(self.n_samples, int):
+            return self.n_samples
+        return self._chosen_samples or MOST_SAMPLES
 
     @property
     @abstractmethod
@@ -80,6 +111,7 @@ class TulipFitting(Detector):
         draft = self._draft()
         draft._recipe = recipe_named(recipe)
         draft._tuning = None
+        draft._forget_choices()
         draft._setting = draft._with_given(draft._recipe.setting)
         draft._fit(data, None, tune, progress)
         return self._publish(draft)
@@ -106,54 +138,175 @@ class TulipFitting(Detector):
                 "searching makes further passes, which needs the inputs: pass a loader, or use "
                 "recipe='balanced'"
             )
+        if AUTO in (self.scope, self.n_samples):
+            raise InputError(
+                "choosing the scope or n_samples makes further passes, which needs the inputs: "
+                "pass a loader"
+            )
         self._setting = replace(self._setting, epsilon=passes.settings.epsilon)
         self._needs().check(passes)
         self.engine.check_origin(passes)
         if passes.drift is None:
             raise InputError("these passes have no drift pass, which TULiP needs")
 
-    def _prepare(self, rows: Rows, tune: Any, count: PassCount) -> None:
-        space, ood = self._to_search(tune)
-        if space is not None:
-            self._setting = self._search(rows, space, ood, count)
+    def _forget_choices(self) -> None:
+        self._chosen_scope = self._chosen_samples = None
+        self._choices = {}
 
-    def _search(
-        self, rows: Rows, space: SearchSpace, ood: Iterable[Any] | None, count: PassCount
-    ) -> Setting:
-        # Well within the half that is learned from, also when some rows turn out not to be usable.
-        learned_from = len(rows) if len(rows) < CROSS_FIT_BELOW else 2 * len(rows) // 5
-        held_ood = ood if isinstance(ood, Rows) else None
-        if ood is not None and held_ood is None:
-            held_ood = collect_rows(
+    def _prepare(self, rows: Rows, tune: Any, count: PassCount) -> None:
+        self._forget_choices()
+        space, ood = self._to_search(tune)
+        searches = space is not None
+        if not searches and AUTO in (self.scope, self.n_samples):
+            # The recipe's own setting alone: there must be something to judge by.
+            only = {"j_scaling": self._setting.j_scaling}
+            space, ood = self._to_search(only)
+        if space is None:
+            return
+        budget, held_ood = self._plan(rows, space, ood)
+        tuning = self._search(rows, space, held_ood, budget, count)
+        if searches:
+            self._tuning, self._setting = tuning, tuning.setting
+        if AUTO in (self.scope, self.n_samples):
+            keeps = self.epsilon is not None or not searches
+            keeps = keeps or (isinstance(tune, Mapping) and "epsilon" in tune)
+            self._choose_passes(tuning, space, count, keep_epsilon=keeps)
+
+    def _plan(
+        self, rows: Rows, space: SearchSpace, ood: Iterable[Any] | None
+    ) -> tuple[Budget, Rows | None]:
+        """How much may be looked at, and the OOD inputs."""
+        held = ood if isinstance(ood, Rows) else None
+        if ood is not None and held is None:
+            held = collect_rows(
                 ood,
                 seed=self.seed,
                 memory=self.fit_memory,
                 labelled=False,
                 limit=self.budget.ood_inputs,
             )
+        if AUTO not in (self.scope, self.n_samples) or self.budget != Budget():
+            return self.budget, held
+        kinds = len(usual_kinds(rows) if space.kinds is None else space.kinds)
+        scopes = self._scopes() if self.scope == AUTO else ()
+        free = self.network.known_probe.head_is_logits
+        plan = Plan(
+            inputs=len(rows),
+            samples=self._samples,
+            id_inputs=_learned_from(rows),
+            kinds=kinds if held is None else 0,
+            ood_inputs=0 if held is None else len(held),
+            epsilons=len(space.epsilon),
+            scopes=sum(scope != "all" and not (free and scope == "head") for scope in scopes),
+            chooses_samples=self.n_samples == AUTO,
+        )
+        return within(self.budget, plan), held
+
+    def _search(
+        self,
+        rows: Rows,
+        space: SearchSpace,
+        ood: Rows | None,
+        budget: Budget,
+        count: PassCount,
+    ) -> Tuning:
         settings = self._settings()
-        if len(space.epsilon) > 1:  # a single ε can afford all samples
-            settings = settings.with_(n_samples=min(self.budget.samples, self.n_samples))
+        if len(space.epsilon) > 1 or AUTO in (self.scope, self.n_samples):
+            settings = settings.with_(n_samples=min(budget.samples, self._samples))
+        # Otherwise a single ε can afford all samples.
         perturbation = self._make_perturbation(settings)
         perturbation.hold = False
         fallback = self._with_given(recipe_named("balanced").setting)
         if isinstance(self.task, Regression):
             fallback = replace(fallback, balance=0.0)  # see the finding "regression-drift"
-        self._tuning = tune(
+        return tune(
             perturbation,
-            rows.take(range(learned_from)),
+            rows.take(range(_learned_from(rows))),
             self.score_name,
             space,
             fallback,
             by=self._recipe.searches or "auroc",
-            budget=self.budget,
+            budget=budget,
             sqrt_outputs=self._uses_sqrt,
             batch_size=self.engine.batch_size,
             seed=self.seed,
-            ood=held_ood,
+            ood=ood,
             count=count,
+            features=self.scope == AUTO,
         )
-        return self._tuning.setting
+
+    # ------------------------------------------------------- the scope and M
+
+    def _scopes(self) -> list[str]:
+        """The named scopes that this network has, the smallest first, no two of them the same."""
+        found: dict[frozenset[str], str] = {}
+        for scope in SCOPES:
+            with contextlib.suppress(InputError):
+                found.setdefault(frozenset(self._scales_in(scope)), scope)
+        found[frozenset(self._scales_in("all"))] = "all"
+        return list(found.values())
+
+    def _choose_passes(
+        self, tuning: Tuning, space: SearchSpace, count: PassCount, *, keep_epsilon: bool
+    ) -> None:
+        """The scope, then M, where they are to be chosen."""
+        spent, looked = tuning.forwards, tuning.looked
+        if looked is None or (keep_epsilon and tuning.setting.epsilon != self._setting.epsilon):
+            self._chosen_scope, self._chosen_samples = "all", DEFAULT_SAMPLES
+            self._find(
+                "not-chosen",
+                "there was too little to judge by (fewer than three kinds of pseudo-OOD are left, "
+                "or ε spoils the network), so the scope and n_samples that were to be chosen are "
+                "'all' and 10. Pass tune=… with OOD data or kinds of your own",
+            )
+            return
+        search = ScopeSearch(
+            tuning,
+            space,
+            self.task,
+            self.score_name,
+            by=self._recipe.searches or "auroc",
+            sqrt_outputs=self._uses_sqrt,
+            batch_size=self.engine.batch_size,
+            seed=self.seed,
+            count=count,
+            keep_epsilon=keep_epsilon,
+        )
+        candidate = tuning.ranked[0]
+        if self.scope == AUTO:
+            settings = looked.inside_passes.settings
+            scopes = {scope: self._trial_perturbation(scope, settings) for scope in self._scopes()}
+            names = {scope: frozenset(made.scales) for scope, made in scopes.items()}
+            shares = compute_shares(self.network, looked.inside.first(1), names)
+            choice = search.choose(scopes, shares)
+            self._chosen_scope, looked, candidate = choice.scope, choice.looked, choice.candidate
+            self._setting = choice.setting
+            spent += choice.forwards
+            self._choices["scope"] = choice.scope
+            self._choices["scopes"] = [trade.to_dict() for trade in choice.trades]
+        if self.n_samples == AUTO:
+            spent += self._choose_samples(search, looked, candidate)
+        self._choices["forwards"] = spent
+
+    def _choose_samples(self, search: ScopeSearch, looked: Looked, candidate: Candidate) -> int:
+        idle = candidate.j == 0.0 and self.score_name != "bound"
+        self._chosen_samples = DEFAULT_SAMPLES if idle else None
+        self._choices["samples"] = []
+        if idle:
+            return 0
+        perturbation = self._make_perturbation(self._settings().with_(n_samples=MOST_SAMPLES))
+        perturbation.hold = False
+        found = choose_samples(
+            search.runner(perturbation),
+            looked,
+            candidate,
+            self.task,
+            self.score_name,
+            sqrt_outputs=self._uses_sqrt,
+        )
+        self._chosen_samples = found.n_samples
+        self._choices["samples"] = [list(step) for step in found.steps]
+        return found.forwards
 
     def _finish(
         self,
@@ -194,9 +347,10 @@ class TulipFitting(Detector):
             self._state = replace(self._state, j_probs=0.0)
         self._facts |= {
             "recipe": self._recipe.name,
-            "tuning": tuning_lines(self._tuning),
+            "tuning": [*tuning_lines(self._tuning), *choice_lines(self._choices, self._samples)],
             "held_out_nll_plain": -plain,
             "held_out_nll_tulip": -enveloped,
+            **self._choices,
         }
         assert passes.labels is not None
         noisy = [self.task.performance(logits, passes.labels) for logits in passes.noisy]
@@ -212,3 +366,8 @@ class TulipFitting(Detector):
                 "about how sure it is: a balanced λ can rank far inputs as sure. Use recipe='self' "
                 "or lam=0",
             )
+
+
+def _learned_from(rows: Rows) -> int:
+    """Well within the half that is learned from, also when some rows turn out not to be usable."""
+    return len(rows) if len(rows) < CROSS_FIT_BELOW else 2 * len(rows) // 5

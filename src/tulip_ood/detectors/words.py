@@ -9,7 +9,7 @@ from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.perturbation import PassSettings
 from tulip_ood.wording import percent
 
-__all__ = ["envelope_lines", "look_at_envelope", "tuning_lines"]
+__all__ = ["choice_lines", "envelope_lines", "look_at_envelope", "tuning_lines"]
 
 _NEARLY_ALL = 0.95
 
@@ -181,6 +181,44 @@ def tuning_lines(tuning: Tuning | None) -> list[str]:
         spoiled = ", ".join(f"{eps:g} ({percent(acc)})" for eps, acc in tuning.spoiled.items())
         lines.append(f"ε dropped because the noisy network is too often wrong: {spoiled}")
     return lines
+
+
+def choice_lines(choices: dict[str, Any], samples: int) -> list[str]:
+    """The scope and M that were chosen, and what else there was, one sentence a line.
+
+    Args:
+        choices: As a fit notes them.
+        samples: M.
+
+    Example:
+        >>> choice_lines({"samples": [[2, 0.98], [4, 0.998]]}, 4)
+        ['M = 4: the ranking no longer moves (Spearman ρ with two more passes: 2: 0.980, 4: 0.998)']
+    """
+    lines: list[str] = []
+    if "scopes" in choices:
+        lines.append(
+            f"scope {choices['scope']}: the smallest that does as well as all parameters on the "
+            f"pseudo-OOD (cost in passes for one input, mean AUROC, loss with 95 % interval)"
+        )
+        lines += [f"  {_trade(trade, samples)}" for trade in choices["scopes"]]
+    steps = choices.get("samples")
+    if steps:
+        seen = ", ".join(f"{m}: {rho:.3f}" for m, rho in steps)
+        still = "the ranking no longer moves" if samples == steps[-1][0] else "the most there are"
+        lines.append(f"M = {samples}: {still} (Spearman ρ with two more passes: {seen})")
+    return lines
+
+
+def _trade(trade: dict[str, Any], samples: int) -> str:
+    cost = "not known"
+    if trade["share"] is not None:
+        repeated = percent(trade["share"])
+        cost = f"{1 + (samples + 1) * trade['share']:.1f} passes (repeats {repeated})"
+    points = [f"{100 * trade[name]:.1f}" for name in ("auroc", "loss", "low", "high")]
+    return (
+        f"{trade['scope']}: {cost}, ε = {trade['epsilon']:g}, AUROC {points[0]}, loss {points[1]} "
+        f"({points[2]} to {points[3]}){'' if trade['good'] else ', too much'}"
+    )
 
 
 def _ratio(lam: float, balanced: float) -> str:

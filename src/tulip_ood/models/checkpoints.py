@@ -6,6 +6,7 @@ the names and shapes of its tensors which of OpenOOD's networks it belongs to.
 
 import math
 import os
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,7 +60,7 @@ def load_checkpoint(path: str) -> Found:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise FileFormatError(f"{path} is damaged, or no safetensors file: {error}") from error
     if "tulip" in metadata:
         raise FileFormatError(f"{path} is a detector, not a network: name the network it is for")
@@ -79,11 +80,21 @@ def load_checkpoint(path: str) -> Found:
         mean, std = (tuple(map(float, metadata[key].split(","))) for key in ("mean", "std"))
         preprocess = Preprocess(architecture.resize, architecture.crop, mean, std)
         rate = _dropout(metadata)
-        module = architecture.build(int(metadata["classes"]), dropout=rate)
+        classes = int(metadata["classes"])
+        _check_classes(classes, state)
+        module = architecture.build(classes, dropout=rate)
         module.load_state_dict(_single_precision(state))
     except (ValueError, RuntimeError) as error:
         raise FileFormatError(f"{path} does not fit its own metadata: {one_line(error)}") from error
     return Found(module, preprocess, None)
+
+
+def _check_classes(classes: int, state: Mapping[str, Tensor]) -> None:
+    """Before a network of that size is made: a number costs a file nothing."""
+    weight = state.get("fc.weight")
+    rows = 0 if weight is None or not weight.ndim else len(weight)
+    if classes < 1 or classes != rows:
+        raise ValueError(f"classes is {classes}, but fc.weight has {rows} rows")
 
 
 def _dropout(metadata: Mapping[str, str]) -> float:
@@ -134,6 +145,7 @@ def load_openood(path: str) -> Found:
 def _state(path: str) -> dict[str, Tensor]:
     """What `torch.save` wrote, if it is names and tensors; without the names that wrappers add."""
     try:
+        _check_stored(path)
         held: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what a damaged pickle raises is not foreseeable
         raise FileFormatError(f"{path} is not opened: {one_line(error)}") from error
@@ -143,7 +155,28 @@ def _state(path: str) -> dict[str, Tensor]:
         raise FileFormatError(
             f"{path} holds no state dict (names and tensors) but a {type(held).__name__}"
         )
+    for name, t in held.items():
+        if not _is_whole(t):
+            raise FileFormatError(
+                f"{path} is not opened: {name} of shape {tuple(t.shape)} is no plain tensor with "
+                f"all of its numbers"
+            )
     return {str(name).removeprefix("module."): t for name, t in held.items()}
+
+
+def _is_whole(t: Tensor) -> bool:
+    """Not sparse, not quantised, and no stride of 0 that makes terabytes out of one number."""
+    plain = type(t) is Tensor and t.layout == torch.strided and not t.is_quantized
+    return plain and t.numel() * t.element_size() <= t.untyped_storage().nbytes()
+
+
+def _check_stored(path: str) -> None:
+    """`torch.save` packs nothing; what is packed may unpack to more than there is memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as members:
+            packed = [m.filename for m in members.infolist() if m.compress_type]
+        if packed:
+            raise ValueError(f"{packed[0]} is compressed, which torch.save never does")
 
 
 def _architecture(path: str, state: Mapping[str, Tensor]) -> str:

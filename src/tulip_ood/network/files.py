@@ -1,17 +1,48 @@
-"""Files that appear whole or not at all, with the permissions that the user's umask gives."""
+"""Files that appear whole or not at all, with the permissions that the user's umask gives.
+
+And files of strangers: whatever goes wrong while one is read is said in an error of ours.
+"""
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tulip_ood.errors import InputError
+from tulip_ood.errors import FileFormatError, InputError, TulipError
 
-__all__ = ["appear", "save_tensors"]
+__all__ = ["appear", "reading", "save_tensors"]
+
+
+@contextmanager
+def reading(path: object, expected: str) -> Iterator[None]:
+    """What goes wrong inside, in any library, means that a file is not what it should be.
+
+    Args:
+        path: The file.
+        expected: What it should be, for the message.
+
+    Example:
+        >>> with reading("d.safetensors", "a detector for this model"):
+        ...     {}["scores"]
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.FileFormatError: d.safetensors is damaged, or not a detector for this \
+model: KeyError 'scores'
+    """
+    try:
+        yield
+    except TulipError:
+        raise  # it says what is wrong, which may be the model
+    except Exception as error:  # nobody can foresee what a stranger's bytes make of libraries
+        words = " ".join(str(error).split())[:300]
+        raise FileFormatError(
+            f"{path} is damaged, or not {expected}: {type(error).__name__} {words}".rstrip()
+        ) from error
 
 
 def appear(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:

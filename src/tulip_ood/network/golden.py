@@ -1,5 +1,6 @@
 """Synthetic inputs of the right shape, made again at will: the golden inputs of a detector file."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from tulip_ood.errors import InputError
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.numerics import random
 
-__all__ = ["check_alike", "describe_inputs", "synthetic_inputs"]
+__all__ = ["check_alike", "describe_inputs", "synthetic_inputs", "unlike"]
 
 
 def describe_inputs(inputs: Inputs) -> dict[str, Any]:
@@ -53,6 +54,9 @@ def check_alike(inputs: Inputs, expected: dict[str, Any]) -> None:
         raise InputError(
             f"the detector was fitted on inputs that are a {expected['kind']}, got a {came['kind']}"
         )
+    if came["kind"] == "dict" and set(came["items"]) != set(expected["items"]):
+        fitted, given = (", ".join(sorted(map(str, d["items"]))) for d in (expected, came))
+        raise InputError(f"the detector was fitted on inputs with the keys {fitted}; got {given}")
     if came["kind"] != "tensor" or len(came["shape"]) == len(expected["shape"]):
         return
     single = len(came["shape"]) == len(expected["shape"]) - 1
@@ -60,6 +64,41 @@ def check_alike(inputs: Inputs, expected: dict[str, Any]) -> None:
         f"the detector was fitted on inputs of shape {_shape(expected)}, got {_shape(came)}"
         + (": add the batch dimension, x.unsqueeze(0)" if single else "")
     )
+
+
+def unlike(inputs: Inputs, expected: dict[str, Any]) -> str:
+    """What may have made a network fail: how inputs differ from the description; "" if not.
+
+    Example:
+        >>> import torch
+        >>> unlike({"ids": torch.tensor([[70]])}, describe_inputs({"ids": torch.tensor([[9]])}))
+        'whole numbers from 70 to 70 (ids); the first that it was fitted on are 9 to 9'
+    """
+    found = list(_unlike(describe_inputs(inputs), expected, ""))
+    return found[0] if found else ""
+
+
+def _unlike(came: dict[str, Any], expected: dict[str, Any], place: str) -> Iterator[str]:
+    if came["kind"] != expected["kind"]:
+        return
+    if came["kind"] in ("dict", "tuple"):
+        parts, known = came["items"], expected["items"]
+        names = parts if isinstance(parts, dict) else range(min(len(parts), len(known)))
+        for name in names:
+            yield from _unlike(parts[name], known[name], f" ({name})")
+    elif came["kind"] == "tensor":
+        dtypes = [getattr(torch, spec["dtype"]) for spec in (came, expected)]
+        if dtypes[0].is_floating_point != dtypes[1].is_floating_point:
+            yield f"{came['dtype']} inputs{place}; it was fitted on {expected['dtype']}"
+        elif not dtypes[0].is_floating_point and (
+            came["high"] > expected["high"] or came["low"] < expected["low"]
+        ):
+            yield (
+                f"whole numbers from {came['low']:g} to {came['high']:g}{place}; the first that it "
+                f"was fitted on are {expected['low']:g} to {expected['high']:g}"
+            )
+        elif came["shape"] != expected["shape"]:
+            yield f"inputs of shape {_shape(came)}{place}; it was fitted on {_shape(expected)}"
 
 
 def _shape(spec: dict[str, Any]) -> str:

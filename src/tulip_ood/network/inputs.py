@@ -267,15 +267,22 @@ def split_batch(batch: Any) -> tuple[Inputs, Tensor]:
         for key in _LABEL_KEYS:
             if key in batch:
                 inputs = {name: value for name, value in batch.items() if name != key}
-                return inputs, torch.as_tensor(batch[key])
+                return inputs, _labels(batch[key])
         keys = ", ".join(map(str, batch))
         raise InputError(f"a mapping batch must have the key 'labels' or 'label'; got {keys}")
     if isinstance(batch, tuple | list) and len(batch) == 2:
-        return batch[0], torch.as_tensor(batch[1])
+        return batch[0], _labels(batch[1])
     raise InputError(
         f"a batch must be (inputs, labels) or a mapping with 'labels'; got {_kind(batch)}. "
         f"If the model takes several inputs, put them in one tuple: ((x1, x2), labels)"
     )
+
+
+def _labels(given: Any) -> Tensor:
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"labels must be numbers, got {_kind(given)}: {error}") from error
 
 
 def structure(inputs: Inputs) -> tuple[tuple[str, str], ...]:

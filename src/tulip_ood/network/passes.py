@@ -8,14 +8,15 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from tulip_ood.errors import FileFormatError, ModelError
 from tulip_ood.network.features import Head
-from tulip_ood.network.files import save_tensors
+from tulip_ood.network.files import reading, save_tensors
 from tulip_ood.network.perturbation import PassSettings
 
 __all__ = ["Passes"]
@@ -166,31 +167,33 @@ class Passes:
     @staticmethod
     def load(path: str | Path) -> "Passes":
         """Read what `save` wrote."""
-        try:
+        with reading(path, "passes"):
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {}).get("tulip", "{}"))
                 found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, json.JSONDecodeError) as error:
-            raise FileFormatError(f"{path} cannot be read as passes: {error}") from error
-        if header.get("format") != "tulip-passes-1":
-            raise FileFormatError(f"{path} holds no passes (format {header.get('format')!r})")
-        heads: tuple[Head, ...] = ()
-        if "head_weights" in found:
-            heads = tuple(map(Head, *(found[name].unbind() for name in _HEADS)))
-        return Passes(
-            base=found["base"],
-            noisy=found["noisy"],
-            settings=PassSettings(**header["settings"]),
-            key=header["key"],
-            ids=_unpack(found["ids"], len(found["base"])) if "ids" in found else None,
-            heads=heads,
-            extras={
-                name.removeprefix("extras."): value
-                for name, value in found.items()
-                if name.startswith("extras.")
-            },
-            **{name: found.get(name) for name in _OPTIONAL},
-        )
+            if header.get("format") != "tulip-passes-1":
+                raise FileFormatError(f"{path} holds no passes (format {header.get('format')!r})")
+            return _passes(header, found)
+
+
+def _passes(header: dict[str, Any], found: dict[str, Tensor]) -> Passes:
+    heads: tuple[Head, ...] = ()
+    if "head_weights" in found:
+        heads = tuple(map(Head, *(found[name].unbind() for name in _HEADS)))
+    return Passes(
+        base=found["base"],
+        noisy=found["noisy"],
+        settings=PassSettings(**header["settings"]),
+        key=header["key"],
+        ids=_unpack(found["ids"], len(found["base"])) if "ids" in found else None,
+        heads=heads,
+        extras={
+            name.removeprefix("extras."): value
+            for name, value in found.items()
+            if name.startswith("extras.")
+        },
+        **{name: found.get(name) for name in _OPTIONAL},
+    )
 
 
 def _pick(ids: tuple[bytes, ...], index: Tensor | slice) -> tuple[bytes, ...]:

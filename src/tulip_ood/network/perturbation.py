@@ -162,14 +162,14 @@ class Perturbation:
             ).to(theta.dtype)
         return parameters
 
-    def noisy(self, epsilon: float | None = None) -> Iterator[dict[str, Tensor]]:
-        """The parameters of the M noisy passes, one after another."""
+    def noisy(self, epsilon: float | None = None, first: int = 0) -> Iterator[dict[str, Tensor]]:
+        """The parameters of the M noisy passes, one after another, from one of them on."""
         if epsilon is None and self.hold:
-            yield from self._hold()[: self.settings.n_samples]
+            yield from self._hold()[first : self.settings.n_samples]
             return
         size = self.settings.epsilon if epsilon is None else epsilon
         drawn, noise = -1, {}
-        for i in range(self.settings.n_samples):
+        for i in range(first, self.settings.n_samples):
             pair, sign = self.settings.sample(i)
             if pair != drawn:
                 drawn, noise = pair, self.unit_noise(pair)

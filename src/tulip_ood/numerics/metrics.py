@@ -31,6 +31,7 @@ __all__ = [
     "reliability",
     "risk_coverage",
     "roc_curve",
+    "spearman",
 ]
 
 Numbers = Tensor | npt.NDArray[np.generic] | Sequence[float]
@@ -256,6 +257,31 @@ def augrc(scores: Numbers, wrong: Numbers) -> float:
     errors = _errors_by_confidence(scores, wrong)
     n = errors.numel()
     return float((errors.sum() - errors[-1] / 2) / n**2)
+
+
+def spearman(one: Numbers, other: Numbers) -> float:
+    """Spearman's ρ of two scores of the same inputs; ties share their mean rank.
+
+    Where a score ranks nothing (all are equal), 1 if neither does and 0 otherwise.
+
+    Example:
+        >>> round(spearman([1.0, 2.0, 2.0, 4.0], [10.0, 30.0, 20.0, 40.0]), 4)
+        0.9487
+    """
+    a, b = (_mean_ranks(_flat(values, "scores")) for values in (one, other))
+    if len(a) != len(b):
+        raise InputError(f"two scores of the same inputs are needed, got {len(a)} and {len(b)}")
+    a, b = a - a.mean(), b - b.mean()
+    size = float(a.norm() * b.norm())
+    if size == 0.0:
+        return float(torch.equal(a, b))
+    return float(a @ b) / size
+
+
+def _mean_ranks(values: Tensor) -> Tensor:
+    _, group, counts = values.unique(return_inverse=True, return_counts=True)
+    middle: Tensor = counts.cumsum(0) - (counts.to(torch.float64) - 1) / 2
+    return middle[group]
 
 
 class Reliability(NamedTuple):

@@ -78,7 +78,7 @@ def false_alarm_threshold(
     n = _n_inputs(calibration, weights)
     # Same arithmetic as the p-values, so that the two decisions can never differ by rounding.
     if 1.0 / (n + 1.0) > false_alarm:
-        needed = math.ceil(1.0 / false_alarm - 1.0 - 1e-9)
+        needed = math.ceil(min(1.0 / false_alarm, 1e18) - 1.0 - 1e-9)  # 1/5e-324 is infinite
         raise ThresholdError(
             f"a false-alarm rate of {false_alarm:g} needs at least {needed} held-out calibration "
             f"inputs, but there are {n}: fit with more validation data or allow a higher rate"

@@ -77,8 +77,8 @@ def _envelope_terms(detector: Tulip) -> list[Term]:
             "size of the noise",
             f"{state.setting.epsilon:g}",
             f"Every weight of the network is nudged by a random number of about this size, "
-            f"{detector.n_samples} times over. Enough for a shaky answer to move, not enough to "
-            f"spoil the network: it is right {100 * clean:.1f} % of the time, nudged "
+            f"{detector._settings().n_samples} times over. Enough for a shaky answer to move, not "
+            f"enough to spoil the network: it is right {100 * clean:.1f} % of the time, nudged "
             f"{100 * noisy:.1f} %.",
         ),
         Term(

@@ -1,0 +1,299 @@
+"""From logged scores: have the inputs drifted, and how often is something refused?
+
+Inputs are judged by detector version, in the order in which they were logged. What is promised
+stands in `numerics.martingale` and `numerics.anytime`: both hold however often one looks.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tulip_ood.detectors.saving import read
+from tulip_ood.errors import DataError, InputError
+from tulip_ood.numerics import random
+from tulip_ood.numerics.anytime import anytime_interval
+from tulip_ood.numerics.martingale import log_capital, online_p_values
+
+__all__ = ["Refused", "Stream", "Watched", "read_streams", "watch"]
+
+_TORN = 10  # lines that may be damaged
+
+
+@dataclass
+class Stream:
+    """What one version of a detector has scored, in order.
+
+    Attributes:
+        version: Which detector.
+        calibration: Its held-out ID scores, or None if no log and no file tells them.
+        scores: One an input; +inf where there was none.
+        accepted: What was decided.
+        promises: What was promised at the time, for instance ("false_alarm", 0.05), or None.
+        times: Seconds since 1970, or None.
+        unreadable: Inputs that could not be read; they are left out.
+
+    Example:
+        >>> Stream("abc", None).scores
+        []
+    """
+
+    version: str
+    calibration: Tensor | None
+    scores: list[float] = field(default_factory=list)
+    accepted: list[bool] = field(default_factory=list)
+    promises: list[tuple[str, float] | None] = field(default_factory=list)
+    times: list[float | None] = field(default_factory=list)
+    unreadable: int = 0
+
+    def add(
+        self,
+        score: float | None,
+        accepted: bool,
+        promise: tuple[str, float] | None = None,
+        time: float | None = None,
+    ) -> None:
+        """One more input."""
+        self.scores.append(math.inf if score is None else score)
+        self.accepted.append(accepted)
+        self.promises.append(promise)
+        self.times.append(time)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """How often something was refused while one promise held.
+
+    If all inputs were in-distribution, this is the false-alarm rate.
+
+    Attributes:
+        promise: What was promised, for instance ("false_alarm", 0.05), or None if unknown.
+        inputs: How many were judged.
+        refused: How many of them were refused.
+        low: The lower end of the interval.
+        high: The upper end: with the asked-for confidence the rate lies between, at all times.
+
+    Example:
+        >>> Refused(("false_alarm", 0.05), 100, 7, 0.02, 0.16).rate
+        0.07
+    """
+
+    promise: tuple[str, float] | None
+    inputs: int
+    refused: int
+    low: float
+    high: float
+
+    @property
+    def rate(self) -> float:
+        """The share that was refused."""
+        return self.refused / self.inputs
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is known about one version.
+
+    Attributes:
+        version: Which detector.
+        inputs: How many it has judged.
+        unreadable: How many could not be read, beside those.
+        drifted: Whether the evidence ever reached 1/α; None without calibration scores.
+        evidence: The largest capital of a bettor against "no drift", as log10; None as above.
+        now: The capital at the end, as log10; None as above.
+        noticed: The number of the input at which 1/α was reached, or None.
+        noticed_at: Its time, in seconds since 1970, if it was logged.
+        buckets: p-values of inputs so far, in 20 equal buckets; flat means no drift.
+        refusals: The share refused, for each promise that held.
+
+    Example:
+        >>> list(Watched.__dataclass_fields__)[:2]
+        ['version', 'inputs']
+    """
+
+    version: str
+    inputs: int
+    unreadable: int
+    drifted: bool | None
+    evidence: float | None
+    now: float | None
+    noticed: int | None
+    noticed_at: float | None
+    buckets: tuple[int, ...]
+    refusals: tuple[Refused, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        refusals = [asdict(one) | {"rate": one.rate} for one in self.refusals]
+        return asdict(self) | {"refusals": refusals}
+
+
+def watch(
+    stream: Stream, *, alpha: float = 0.01, confidence: float = 0.95, seed: int = 0
+) -> Watched:
+    """Test one stream for drift, and count its refusals.
+
+    Args:
+        stream: What was logged.
+        alpha: The chance of a false alarm, ever, however often one looks.
+        confidence: Of the intervals of refusal rates, at all times at once.
+        seed: Decides how ties are broken.
+
+    Example:
+        >>> import torch
+        >>> stream = Stream("abc", torch.linspace(0, 1, 200))
+        >>> for score in torch.linspace(0.9, 1.4, 100).tolist():
+        ...     stream.add(score, score < 0.95)
+        >>> found = watch(stream)
+        >>> found.drifted, found.refusals[0].refused
+        (True, 90)
+    """
+    if not 0.0 < alpha < 1.0:
+        raise InputError(f"alpha must lie between 0 and 1, got {alpha}")
+    drifted = evidence = now = noticed = noticed_at = None
+    buckets: tuple[int, ...] = ()
+    if stream.calibration is not None and stream.scores:
+        scores = torch.tensor(stream.scores, dtype=torch.float64)
+        p = online_p_values(stream.calibration, scores, seed=seed)
+        capital = log_capital(p)
+        evidence = float(capital.max()) / math.log(10)
+        now = float(capital[-1]) / math.log(10)
+        reached = (capital >= -math.log(alpha)).nonzero()
+        drifted = bool(len(reached))
+        if drifted:
+            noticed = int(reached[0])
+            noticed_at = stream.times[noticed]
+        counts = torch.bincount((p * 20).long().clamp_max(19), minlength=20)
+        buckets = tuple(counts.tolist())
+    refusals = tuple(_refusals(stream, confidence))
+    return Watched(
+        stream.version,
+        len(stream.scores),
+        stream.unreadable,
+        drifted,
+        evidence,
+        now,
+        noticed,
+        noticed_at,
+        buckets,
+        refusals,
+    )
+
+
+def _refusals(stream: Stream, confidence: float) -> Iterator[Refused]:
+    for promise in dict.fromkeys(stream.promises):
+        pairs = zip(stream.promises, stream.accepted, strict=True)
+        decisions = [accepted for held, accepted in pairs if held == promise]
+        refused = len(decisions) - sum(decisions)
+        low, high = anytime_interval(refused, len(decisions), confidence=confidence)
+        yield Refused(promise, len(decisions), refused, low, high)
+
+
+# ------------------------------------------------------------------------- reading
+
+
+def read_streams(
+    logs: Sequence[str | os.PathLike[str]],
+    *,
+    detectors: Sequence[str | os.PathLike[str]] = (),
+) -> list[Stream]:
+    """What is in logs, by detector version.
+
+    Args:
+        logs: Files of `tulip serve --log` (JSON lines) and of `tulip score` (parquet), in order.
+        detectors: The files of detectors whose calibration scores no log tells: parquet needs
+            them.
+
+    Example:
+        >>> read_streams(["nowhere.jsonl"])
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.DataError: there is no log nowhere.jsonl
+    """
+    found: dict[str, Stream] = {}
+    known = {_version_of_file(path): path for path in detectors}
+    for log in logs:
+        path = Path(log)
+        if not path.is_file():
+            raise DataError(f"there is no log {path}")
+        if path.suffix == ".parquet":
+            _read_parquet(path, found)
+        else:
+            _read_lines(path, found)
+    for stream in found.values():
+        if stream.calibration is None and stream.version in known:
+            stream.calibration = read(known[stream.version]).calibration.scores
+    return list(found.values())
+
+
+def _version_of_file(path: str | os.PathLike[str]) -> str:
+    from tulip_ood.data.parts import digest_of_file
+
+    if not Path(path).is_file():
+        raise DataError(f"there is no detector file {path}")
+    return digest_of_file(path)[:12]
+
+
+def _read_lines(path: Path, found: dict[str, Stream]) -> None:
+    torn = 0
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                values = json.loads(line)
+            except ValueError:
+                torn += 1  # the end of a full disk, or a line that is being written
+                if torn > _TORN:
+                    raise DataError(f"{path} is no log of `tulip serve`: it is no JSON") from None
+                continue
+            try:
+                stream = found.setdefault(values["model"], Stream(values["model"], None))
+                if "calibration" in values:
+                    scores = [math.inf if s is None else s for s in values["calibration"]]
+                    stream.calibration = torch.tensor(scores, dtype=torch.float64)
+                    continue
+                promise = next(iter(values["promise"].items())) if values["promise"] else None
+                stream.add(values["score"], values["accepted"], promise, values["time"])
+            except (KeyError, TypeError, AttributeError) as error:
+                raise DataError(
+                    f"{path}, line {number}, is none of a log of `tulip serve`: {error!r}"
+                ) from error
+
+
+def _read_parquet(path: Path, found: dict[str, Stream]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tulip_ood.data.parts import written_manifest
+
+    manifest = written_manifest(path)
+    if manifest is None:
+        raise DataError(f"{path} is no table of `tulip score`: it says nothing of its detector")
+    version = str(manifest["detector"])[:12]
+    stream = found.setdefault(version, Stream(version, None))
+    rows: list[tuple[float | None, bool]] = []
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=["score", "accepted", "error"]):
+                for row in batch.to_pylist():
+                    if row["score"] is None and row["error"] != _not_finite():
+                        stream.unreadable += 1
+                    else:
+                        rows.append((row["score"], row["accepted"]))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    # Rows stand in the order of folders, class by class, which is no order in time: the test asks
+    # whether they could be a random sample, so it takes them in random order.
+    for row in random.permutation(len(rows), seed=0, name="monitor/rows").tolist():
+        stream.add(*rows[row])
+
+
+def _not_finite() -> str:
+    from tulip_ood.data.scores import NOT_FINITE
+
+    return NOT_FINITE

@@ -1,0 +1,96 @@
+"""Logs of a server and tables of scores: what is read from them, and what is concluded."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tulip_ood.errors import DataError, InputError
+from tulip_ood.serving import application
+from tulip_ood.serving.monitoring import Stream, read_streams, watch
+
+from .conftest import Client, encoded, form, picture
+
+
+def served(detector: Any, inputs: torch.Tensor, log: Path) -> None:
+    service = application(detector, log=log)
+    for part in inputs.split(50):
+        files = [(str(i), encoded(picture(x))) for i, x in enumerate(part)]
+        assert Client(service).score(*form(*files)).status == 200
+    service.close()
+
+
+def test_from_a_server_to_a_verdict(detector: Any, images: Any, tmp_path: Path) -> None:
+    detector.set_threshold(false_alarm=0.05)
+    log = tmp_path / "scores.jsonl"
+    served(detector, images.test[0][:300], log)
+    (stream,) = read_streams([log])
+    quiet = watch(stream)
+    assert (quiet.inputs, quiet.drifted, quiet.noticed) == (300, False, None)
+    assert sum(quiet.buckets) == 300
+    (rate,) = quiet.refusals
+    assert rate.promise == ("false_alarm", 0.05)
+    assert rate.low <= 0.05 <= rate.high
+    detector.set_threshold(false_alarm=0.2)
+    served(detector, images.ood[:150], log)
+    (stream,) = read_streams([log])
+    found = watch(stream)
+    assert found.drifted
+    assert found.noticed is not None
+    assert 300 < found.noticed < 450
+    assert found.noticed_at == stream.times[found.noticed]
+    assert [one.promise for one in found.refusals] == [("false_alarm", 0.05), ("false_alarm", 0.2)]
+    assert found.refusals[1].low > 0.2
+    assert json.loads(json.dumps(found.to_dict()))["refusals"][1]["refused"] > 30
+    detector.set_threshold(false_alarm=0.05)
+
+
+def test_versions_are_told_apart(detector: Any, rival: Any, images: Any, tmp_path: Path) -> None:
+    log = tmp_path / "scores.jsonl"
+    served(detector, images.test[0][:30], log)
+    served(rival, images.ood[:60], log)
+    streams = read_streams([log])
+    assert [len(stream.scores) for stream in streams] == [30, 60]
+    assert len({stream.version for stream in streams}) == 2
+
+
+def test_an_input_without_a_score_is_the_oddest(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    first = {"event": "detector", "model": "a", "calibration": [*range(50), None]}
+    rows = [
+        {"model": "a", "score": score, "accepted": False, "promise": None, "time": i}
+        for i, score in enumerate([None] * 12)
+    ]
+    log.write_text("".join(json.dumps(line) + "\n" for line in (first, *rows)))
+    (stream,) = read_streams([log])
+    assert stream.scores == [math.inf] * 12
+    assert stream.calibration is not None
+    assert float(stream.calibration[-1]) == math.inf
+    assert watch(stream).drifted
+
+
+def test_damaged_logs(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    good = '{"model": "a", "score": 1, "accepted": true, "promise": null, "time": 0}\n'
+    log.write_text(
+        good + '{"model": "a", "sco\n' + good + '{"mod'
+    )  # a full disk; now being written
+    (stream,) = read_streams([log])
+    assert len(stream.scores) == 2
+    found = watch(stream)
+    assert (found.drifted, found.buckets) == (None, ())  # nothing is known of the calibration
+    log.write_text("no JSON\n" * 20)
+    with pytest.raises(DataError, match="no JSON"):
+        read_streams([log])
+    log.write_text('{"model": "a", "score": 1}\n')
+    with pytest.raises(DataError, match="line 1"):
+        read_streams([log])
+    table = tmp_path / "x.parquet"
+    table.write_bytes(b"PAR1")
+    with pytest.raises(DataError, match="no table"):
+        read_streams([table])
+    with pytest.raises(InputError, match="alpha"):
+        watch(Stream("a", None), alpha=0.0)
