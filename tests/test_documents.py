@@ -37,7 +37,8 @@ def blocks(document: str) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/detectors.md", "docs/adapters.md", "docs/serving.md"]
+    "document",
+    ["README.md", "docs/detectors.md", "docs/adapters.md", "docs/serving.md", "docs/why.md"],
 )
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 def test_the_python_in_the_documents_runs(
