@@ -53,6 +53,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 .PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory
 .PHONY: evidence-parity evidence-networks evidence-scope evidence-feeding
+.PHONY: evidence-examples evidence-figures evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 DATA ?= sets.npz
 CHECKPOINT ?= checkpoint.safetensors
 LIMIT ?= 3000
@@ -122,6 +123,10 @@ evidence-serving: $(VENV)/.dev ## 10,000 requests from 64 clients; schemathesis 
 
 evidence-page: $(VENV)/.dev ## The page of `tulip serve` in Chromium (PYTHON=… with playwright)
 	$(PYTHON) benchmarks/serving/page.py --python $(VENV)/bin/python --shots build/shots
+
+evidence-figures: ## The figures of docs/why.md (DATA=root NETWORKS="a b" LIMIT=300)
+	PYTHONPATH=src $(PYTHON) benchmarks/figures/run.py --data "$(DATA)" --checkpoint $(NETWORKS) \
+		--limit $(LIMIT)
 
 .PHONY: tables
 tables: $(VENV)/bin/python ## Write the tables of README.md and docs/ from the result files

@@ -360,7 +360,63 @@ def examples() -> str:
     return table(["example", "in %, mean (lowest–highest) of five seeds", "CPU seconds"], rows)
 
 
+def says(name: str) -> str:
+    """What a figure says, as the command printed it, and the command."""
+    found = read("figures/result.json")[name]
+    return "\n".join([*(f"- {line}" for line in found["says"]), f"- `{found['command']}`"])
+
+
+def adds() -> str:
+    """What each part of TULiP is worth: differences to the whole, in points."""
+    names = {
+        "ent": "entropy",
+        "noise-input": "input noise, as many passes",
+        "noise": "noise averaging alone",
+        "tulip[lam=0,recipe=balanced]": "λ = 0",
+        "tulip-norm[recipe=balanced]": "D := ‖f(z)‖",
+        "tulip": "self-tuned",
+    }
+    found = pq.read_table(HERE / "figures" / "what-the-bound-adds.parquet").to_pylist()
+    by = {(r["method"], r["over"], r["id_set"], r["group"]): r for r in found}
+
+    def cell(*key: str) -> str:
+        row = by.get(key)
+        if row is None:
+            return ""
+        return (
+            f"{100 * row['difference']:+.2f} ({100 * row['low']:+.2f} to {100 * row['high']:+.2f})"
+        )
+
+    places = [(id_set, group) for id_set in ("cifar10", "cifar100") for group in ("near", "far")]
+    rows = [
+        [f"{words}, over {over}", *(cell(method, over, *place) for place in places)]
+        for method, words in names.items()
+        for over in ("networks", "images")
+        if any((method, over, *place) in by for place in places)
+    ]
+    head = ["less TULiP (`balanced`)", *(f"{SETS[i]} {group}" for i, group in places)]
+    return table(head, rows)
+
+
+SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+FIGURES = (
+    "bound-regression",
+    "bound-classification",
+    "closeness",
+    "lambda-sweep",
+    "bound-histogram",
+    "msp-shift",
+    "enhancement",
+    "ablation",
+    "timing",
+    "table-1",
+    "table-2",
+    "balanced-lambda",
+    "self-tuning",
+)
 TABLES: dict[str, Callable[[], str]] = {
+    **{f"says-{name}": partial(says, name) for name in FIGURES},
+    "adds": adds,
     "demo": demo,
     "cifar": cifar,
     "scope": scope,

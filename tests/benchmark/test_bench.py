@@ -357,3 +357,17 @@ def test_the_norm_stands_in_for_the_drift(networks: list[BenchNetwork]) -> None:
         x, detector._needs(), lambda p: (p.base[:, 0], seen.append(p) or p.base[:, 0])
     )
     torch.testing.assert_close(seen[0].drift, 2 * seen[0].base, rtol=1e-5, atol=1e-5)
+
+
+def test_noise_on_the_inputs_does_not_depend_on_the_batch(networks: list[BenchNetwork]) -> None:
+    detector = Entry.parse("noise-input[sigma=0.3,n_samples=4]").make(
+        Network(networks[0].module, tulip_ood.Tulip(networks[0].module).task), {}
+    )
+    x = torch.randn(20, 3, 32, 32)
+    detector.fit([(torch.randn(110, 3, 32, 32), torch.arange(110) % 10)])
+    torch.testing.assert_close(detector.score(x)[7:9], detector.score(x[7:9]))
+    config, _ = detector.configuration()
+    assert (config["sigma"], config["n_samples"]) == (0.3, 4)
+    for wrong in ("sigma=0", "score=bound", "n_samples=0"):
+        with pytest.raises(InputError, match="noise-input needs"):
+            Entry.parse(f"noise-input[{wrong}]").make(detector.network, {})

@@ -6,7 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tulip_ood.benchmark.paired import aurc_difference, auroc_difference
+from tulip_ood.benchmark.paired import (
+    aurc_difference,
+    auroc_difference,
+    mean_auroc_difference,
+)
 from tulip_ood.numerics import metrics
 
 
@@ -66,3 +70,21 @@ def test_aurc_difference() -> None:
     assert found.value < 0
     assert aurc_difference(good, good, wrong) == (0.0, 0.0)
     assert found == aurc_difference(noise, good, wrong)
+
+
+def test_sets_that_share_their_id_inputs_are_not_independent() -> None:
+    """The error of a mean over sets, against what chance does over many draws."""
+    gaps, errors = [], []
+    for seed in range(300):
+        first, second = scores(seed, 80, 120)
+        halves = [(inside, [outside[:70], outside[70:]]) for inside, outside in (first, second)]
+        found = mean_auroc_difference(*halves)
+        gaps.append(found.value)
+        errors.append(found.error)
+        each = [
+            auroc_difference(*((inside, parts[i]) for inside, parts in halves)).value
+            for i in (0, 1)
+        ]
+        assert found.value == pytest.approx(sum(each) / 2)
+    spread = float(torch.tensor(gaps).std())
+    assert sum(errors) / len(errors) == pytest.approx(spread, rel=0.1)

@@ -5,6 +5,7 @@ is the difference, with a standard error of its own.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from tulip_ood.numerics import metrics
 
-__all__ = ["Difference", "aurc_difference", "auroc_difference"]
+__all__ = ["Difference", "aurc_difference", "auroc_difference", "mean_auroc_difference"]
 
 _RESAMPLES = 200
 _BEYOND_CHANCE = 2.0  # standard errors
@@ -48,12 +49,33 @@ def auroc_difference(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
         >>> auroc_difference(a, a)
         Difference(value=0.0, error=0.0)
     """
-    ours, theirs = _placements(*second), _placements(*first)
-    inside, outside = ours[0] - theirs[0], ours[1] - theirs[1]
-    variance = sum(
-        float(part.var()) / part.numel() for part in (inside, outside) if part.numel() > 1
-    )
-    return Difference(float(outside.mean()), math.sqrt(variance))
+    return mean_auroc_difference((first[0], [first[1]]), (second[0], [second[1]]))
+
+
+def mean_auroc_difference(
+    first: tuple[Tensor, Sequence[Tensor]], second: tuple[Tensor, Sequence[Tensor]]
+) -> Difference:
+    """The same for the mean AUROC over several OOD sets, which share their ID inputs.
+
+    Args:
+        first: Scores of the ID inputs, and of each OOD set, by one detector.
+        second: The same inputs by the other.
+
+    Example:
+        >>> import torch
+        >>> a = torch.tensor([0.0, 1.0, 2.0]), [torch.tensor([1.5, 3.0]), torch.tensor([1.0])]
+        >>> mean_auroc_difference(a, (-a[0], [-part for part in a[1]])).value
+        -0.3333333333333333
+    """
+    inside, outside = [], []
+    for mine, theirs in zip(second[1], first[1], strict=True):
+        ours, others = _placements(second[0], mine), _placements(first[0], theirs)
+        inside.append(ours[0] - others[0])
+        outside.append(ours[1] - others[1])
+    shared, n = torch.stack(inside).mean(dim=0), len(outside)
+    variance = float(shared.var()) / shared.numel() if shared.numel() > 1 else 0.0
+    variance += sum(float(p.var()) / p.numel() / n**2 for p in outside if p.numel() > 1)
+    return Difference(sum(float(part.mean()) for part in outside) / n, math.sqrt(variance))
 
 
 def _placements(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:

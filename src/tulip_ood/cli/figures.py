@@ -7,33 +7,15 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import UsageError, as_usage
+from tulip_ood.cli.figure_sources import Out, Seed, ready, say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tulip_ood.data.preprocess import Preprocess
     from tulip_ood.data.source import Source
-    from tulip_ood.figures.canvas import Drawn
 
 __all__ = ["bound_classification", "bound_regression", "closeness"]
-
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for PNG, SVG and parquet.")]
-Seed = Annotated[int, typer.Option(help="Of everything that is drawn at random.", min=0)]
-
-
-def _say(drawn: "Drawn") -> None:
-    for line in drawn.lines:
-        typer.echo(line)
-    for path in drawn.files:
-        typer.echo(f"wrote {path}")
-
-
-def _ready(out: Path) -> None:
-    """Whatever would be missing at the end is found out before the work."""
-    options.check_folder(out, "--out")
-    from tulip_ood.figures.canvas import need_matplotlib
-
-    need_matplotlib()
 
 
 def bound_regression(out: Out = Path("figures"), seed: Seed = 0) -> None:
@@ -45,10 +27,10 @@ def bound_regression(out: Out = Path("figures"), seed: Seed = 0) -> None:
         >>> CliRunner().invoke(app, ["reproduce", "bound-regression", "--seed", "x"]).exit_code
         2
     """
-    _ready(out)
+    ready(out)
     from tulip_ood.figures.bound_regression import Settings, draw
 
-    _say(draw(out, Settings(seed=seed)))
+    say(draw(out, Settings(seed=seed)))
 
 
 def bound_classification(out: Out = Path("figures"), seed: Seed = 0) -> None:
@@ -60,11 +42,11 @@ def bound_classification(out: Out = Path("figures"), seed: Seed = 0) -> None:
         >>> CliRunner().invoke(app, ["reproduce", "bound-classification", "--seed", "x"]).exit_code
         2
     """
-    _ready(out)
+    ready(out)
     from tulip_ood.figures.bound_classification import Settings, draw
 
     typer.echo("training networks on two problems, half a minute", err=True)
-    _say(draw(out, Settings(seed=seed)))
+    say(draw(out, Settings(seed=seed)))
 
 
 def closeness(
@@ -101,7 +83,7 @@ def closeness(
         >>> CliRunner().invoke(app, ["reproduce", "closeness", "--model", "x:y"]).exit_code
         2
     """
-    _ready(out)
+    ready(out)
     if (model is None) != (data is None) or (model is None and ood):
         raise UsageError("give --model and --data together, or neither for the demo's network")
     if model is None or data is None:
@@ -162,7 +144,7 @@ def _draw(
                 title=title,
                 progress=lambda name, done, of: bar.update(tasks[name], completed=done, total=of),
             )
-    _say(drawn)
+    say(drawn)
 
 
 def _digits(images: int, seed: int) -> "tuple[nn.Module, Tensor, dict[str, Tensor]]":

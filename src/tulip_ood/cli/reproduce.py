@@ -10,6 +10,15 @@ from tulip_ood.cli import options
 from tulip_ood.cli.bench import CacheLimit, Limit, Methods, Resamples, Track, finish, run_bench
 from tulip_ood.cli.failing import UsageError, as_usage
 from tulip_ood.cli.figures import bound_classification, bound_regression, closeness
+from tulip_ood.cli.figures_all import everything
+from tulip_ood.cli.figures_of_networks import OF_NETWORKS, network_command, timing
+from tulip_ood.cli.figures_of_results import (
+    balanced_lambda,
+    self_tuning,
+    table_1,
+    table_2,
+    what_the_bound_adds,
+)
 
 if TYPE_CHECKING:
     from tulip_ood.data.root import Root
@@ -113,6 +122,14 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "bound-regression": bound_regression,
     "bound-classification": bound_classification,
     "closeness": closeness,
+    **{name: network_command(name) for name in OF_NETWORKS},
+    "timing": timing,
+    "table-1": table_1,
+    "table-2": table_2,
+    "balanced-lambda": balanced_lambda,
+    "self-tuning": self_tuning,
+    "what-the-bound-adds": what_the_bound_adds,
+    "all": everything,
 }
 for _name, _command in _COMMANDS.items():
     reproduce_app.command(_name, help=(_command.__doc__ or "").partition("\n")[0])(_command)
