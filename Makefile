@@ -50,7 +50,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
 .PHONY: evidence-imports evidence-fuzz evidence-release
-.PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
+.PHONY: evidence-auto evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory
 .PHONY: evidence-parity evidence-networks evidence-scope evidence-feeding
 .PHONY: evidence-examples evidence-figures evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
@@ -97,6 +97,9 @@ evidence-bench: ## The CIFAR tables (DATA=root NETWORKS="a b c" NAME=cifar10 OUT
 		--track val train --limit $(LIMIT) --batch-size 1024 --out "$(OUT)"
 	$(PYTHON) benchmarks/openood/publish.py "$(OUT)" "benchmarks/results/$(NAME)" \
 		--command "make evidence-bench NAME=$(NAME) LIMIT=$(LIMIT)"
+
+evidence-auto: $(VENV)/.dev ## Ways to combine scores, on finished benchmarks (CIFAR10=folder CIFAR100=folder)
+	$(VENV)/bin/python benchmarks/auto/combine.py "cifar10=$(CIFAR10)" "cifar100=$(CIFAR100)"
 
 evidence-imagenet: $(VENV)/.dev ## The runner on 50,000 images as large as ImageNet's (4 GB in /tmp meanwhile)
 	$(VENV)/bin/python benchmarks/imagenet/run.py

@@ -54,6 +54,26 @@ def demo() -> str:
     return table(head, [row(method, name) for method, name in METHODS.items()])
 
 
+def combine() -> str:
+    """Ways to combine scores, as differences to entropy."""
+    found = read("auto/result-combine.json")
+    head = ["CIFAR-10: near / far", "AURC", "shifted refused", "CIFAR-100: near / far", "AURC"]
+    rows = []
+    for name, ten in found["cifar10"]["rules"].items():
+        hundred = found["cifar100"]["rules"][name]
+        rows.append(
+            [
+                f"**{name}**" if name.startswith("auto") else name,
+                f"{ten[0]:+.2f} / {ten[1]:+.2f}",
+                f"{ten[2]:+.1f} %",
+                f"{ten[3]:+.1f}",
+                f"{hundred[0]:+.2f} / {hundred[1]:+.2f}",
+                f"{hundred[2]:+.1f} %",
+            ]
+        )
+    return table(["score", *head], rows)
+
+
 def scope() -> str:
     """AUROC of every scope on pseudo-OOD and on real sets, and what is chosen."""
     rows = []
@@ -419,6 +439,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "adds": adds,
     "demo": demo,
     "cifar": cifar,
+    "combine": combine,
     "scope": scope,
     "cifar10-val": lambda: bench("cifar10", "val"),
     "cifar10-train": lambda: bench("cifar10", "train"),

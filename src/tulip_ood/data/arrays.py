@@ -54,11 +54,8 @@ class Arrays(Source):
                 f"row needs one label"
             )
         if y.dtype.kind not in "biuf":
-            raise DataError(f"y of {self.name} is {y.dtype}; expected class numbers or numbers")
-
-        if self._y is not None and self._y.dtype.kind not in "biuf":
             raise DataError(
-                f"y of {file} is {self._y.dtype}: labels must be numbers, classes 0, 1, 2 …"
+                f"y of {self.name} is {y.dtype}: labels must be numbers, classes 0, 1, 2 …"
             )
 
     def _check_inputs(self) -> None:
