@@ -155,7 +155,20 @@ def hold_round(
 def moved_weights(
     partition: Partition, perturbation: Perturbation, epsilon: float | None = None
 ) -> Iterator[_Moved]:
-    """Of the noisy passes and of the drift pass, plain and ready, one after another."""
+    """Of the noisy passes and of the drift pass, plain and ready, one after another.
+
+    Example:
+        >>> from tulip_ood.network.initial_mean import InitialMean
+        >>> from tulip_ood.network.network import Network
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> settings = PassSettings(0.01, n_samples=2)
+        >>> perturbation = Perturbation(network, {"bias": 1.0}, InitialMean({}, ()), settings)
+        >>> partition = Partition.of(network, perturbation.scales, torch.rand(2, 4))
+        >>> [sorted(plain) for plain, _ in moved_weights(partition, perturbation)]
+        [['bias', 'weight'], ['bias', 'weight'], ['bias', 'weight']]
+    """
     settings = perturbation.settings
     if not settings.n_samples:
         return
