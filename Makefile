@@ -54,6 +54,9 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory
 .PHONY: evidence-parity evidence-networks evidence-scope evidence-feeding
 .PHONY: evidence-examples evidence-figures evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
+.PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
+.PHONY: evidence-speed evidence-speed-cpu
+.PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 DATA ?= sets.npz
 CHECKPOINT ?= checkpoint.safetensors
 LIMIT ?= 3000
@@ -106,6 +109,15 @@ evidence-imagenet: $(VENV)/.dev ## The runner on 50,000 images as large as Image
 
 evidence-adapters: ## Our detectors evaluated by other libraries (PYTHON=… OPENOOD=…; see benchmarks/adapters/run.py)
 	$(PYTHON) benchmarks/adapters/run.py --openood "$(OPENOOD)"
+
+evidence-speed: ## What TULiP costs in passes of the same network, and what it loses (DATA=…npz CHECKPOINT=…), needs a GPU
+	PYTHONPATH=src $(PYTHON) benchmarks/speed/run.py --rounds 9
+	PYTHONPATH=src $(PYTHON) benchmarks/speed/run.py --variants --rounds 7
+	PYTHONPATH=src $(PYTHON) benchmarks/speed/run.py --quality "$(CHECKPOINT)" "$(DATA)" --inputs 500
+
+evidence-speed-cpu: ## The same on two cores that nobody else uses, and what sharing the trunk brings
+	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) benchmarks/speed/run.py --device cpu
+	PYTHONPATH=src OMP_NUM_THREADS=1 $(PYTHON) benchmarks/speed/partition.py
 
 evidence-memory: $(VENV)/.dev ## Peak memory of learning from ever more features
 	$(VENV)/bin/python benchmarks/memory/run.py

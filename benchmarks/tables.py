@@ -6,8 +6,8 @@ A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a test checks 
 what this script would write.
 """
 
-import json
 import re
+import sys
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -19,6 +19,10 @@ import pyarrow.parquet as pq
 from tulip_ood.benchmark.published import FITTED_ON_TRAINING_DATA, known_for
 from tulip_ood.detectors.registry import METHODS as REGISTRY
 
+sys.path.insert(0, str(Path(__file__).parent))
+from reading import read, table
+from speed_tables import SPEED_TABLES
+
 HERE = Path(__file__).parent
 DOCUMENTS = ("README.md", "docs/*.md")
 METHODS = {
@@ -29,15 +33,6 @@ METHODS = {
     "noise": "noise averaging",
     "tulip": "**TULiP**",
 }
-
-
-def read(path: str) -> Any:
-    return json.loads((HERE / path).read_text())
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    ruler = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ruler, *rows))
 
 
 def demo() -> str:
@@ -454,6 +449,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "parity": parity,
     "serving": serving,
     "examples": examples,
+    **SPEED_TABLES,
     **{f"example-{name}": partial(example, name) for name in EXAMPLES},
 }
 

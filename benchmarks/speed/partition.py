@@ -1,6 +1,6 @@
 """What does it save to run the part of a network that no noise reaches once instead of M + 2 times?
 
-    OMP_NUM_THREADS=1 .venv/bin/python benchmarks/speed/partition.py   # writes result.json
+    OMP_NUM_THREADS=1 .venv/bin/python benchmarks/speed/partition.py   # writes partition-cpu.json
 
 ResNet-18 at 32 × 32, in evaluation mode, untrained: weights do not change the time. For every scope
 the plain passes and those through a partition take turns in one process; each pair of neighbours
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=10, help="M")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("result.json"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("partition-cpu.json"))
     options = parser.parse_args()
     rows = measure(options)
     on = machine(threads=THREADS)

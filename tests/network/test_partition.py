@@ -1,7 +1,6 @@
 """Passes through a partition are the plain passes, for every kind of network and scope."""
 
 import copy
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.inputs import Inputs, take
 from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network
-from tulip_ood.network.partition import Partition, partition_or_none
+from tulip_ood.network.partition import Partition
 from tulip_ood.network.partitioned import run_partitioned
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
@@ -639,16 +638,6 @@ def test_what_cannot_be_cut_says_why_in_one_line(
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, ModelError)
     assert capfd.readouterr() == ("", "")  # nor does PyTorch say more
-
-
-def test_plain_passes_instead_are_announced_once(caplog: pytest.LogCaptureFixture) -> None:
-    network = Network(Moody(), make_task("classification"))
-    with caplog.at_level(logging.WARNING, "tulip_ood"):
-        assert partition_or_none(network, ["one.weight"], random(4, 6)) is None
-        assert partition_or_none(network, ["one.weight"], random(4, 6)) is None
-    ours = [record for record in caplog.records if record.name == "tulip_ood"]
-    assert len(ours) == 1
-    assert "Moody cannot be exported" in ours[0].getMessage()
 
 
 def test_hooks_that_change_the_output_are_refused() -> None:

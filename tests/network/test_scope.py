@@ -1,5 +1,6 @@
 """Scopes on networks of every common make."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from tulip_ood.numerics.tasks import make_task
 def scope_of(model: nn.Module, x: Tensor, scope: Any) -> list[str]:
     network = Network(model, make_task("classification"))
     probe = network.probe(x)
-    return parameters_in_scope(network.module, network.parameters, scope, probe.calls, probe.head)
+    return parameters_in_scope(
+        network.module, network.parameters, scope, probe.calls, probe.head, probe.compute
+    )
 
 
 def tops(names: list[str], depth: int = 1) -> set[str]:
@@ -143,3 +146,59 @@ def test_what_is_not_there_is_named() -> None:
         scope_of(convolutional, torch.zeros(2, 1, 4, 4), "head")
     with pytest.raises(InputError, match="globs on these names: weight, bias"):
         scope_of(nn.Linear(4, 3), torch.zeros(2, 4), "tail")
+
+
+def test_a_share_of_the_compute() -> None:
+    """Linear layers of 8 × 8: eight equal parts."""
+    model, x = nn.Sequential(*[nn.Linear(8, 8) for _ in range(8)]), torch.zeros(2, 8)
+    assert tops(scope_of(model, x, "last-25%")) == {"6", "7"}
+    assert tops(scope_of(model, x, "last-12.5%")) == {"7"}
+    assert tops(scope_of(model, x, "last-37%")) == {"6", "7"}  # no more than that
+    assert scope_of(model, x, "last-100%") == scope_of(model, x, "all")
+
+
+def test_shares_of_the_compute_are_nested_and_follow_execution() -> None:
+    model, x = ResNet18Small(10), torch.zeros(2, 3, 32, 32)
+    chosen = [set(scope_of(model, x, f"last-{share}%")) for share in (5, 20, 50, 100)]
+    assert all(one < two for one, two in pairwise(chosen))
+    assert tops(sorted(chosen[1])) == {"layer4", "fc"}
+    assert "conv1.weight" in chosen[3] - chosen[2]
+
+
+def test_a_parameter_that_is_used_twice_counts_from_its_first_use() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in (self.first, self.last, self.first, self.last):
+                x = layer(x)
+            return x
+
+    assert tops(scope_of(Shared(), torch.zeros(2, 8), "last-75%")) == {"last"}
+
+
+@pytest.mark.parametrize("share", ["0", "150"])
+def test_a_share_that_cannot_be_is_refused(share: str) -> None:
+    with pytest.raises(InputError, match=f"above 0 up to 100; got {share}$"):
+        scope_of(nn.Linear(4, 3), torch.zeros(2, 4), f"last-{share}%")
+
+
+def test_a_share_without_parameters_says_how_large_the_last_one_is() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    with pytest.raises(InputError, match=r"last 10 % of the compute.*followed by 50 % of it"):
+        scope_of(model, torch.zeros(2, 8), "last-10%")
+
+
+def test_what_cannot_be_counted_has_no_shares() -> None:
+    class Scaled(nn.Module):  # no product of matrices, which are what is counted
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    with pytest.raises(InputError, match=r"cannot be counted: name parameters by globs.*scale"):
+        scope_of(Scaled(), torch.rand(2, 3), "last-25%")

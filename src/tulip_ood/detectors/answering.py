@@ -63,6 +63,10 @@ class Answering(ABC):
     def _needs_to_score(self) -> Needs:
         """Everything that scoring needs of an input, once fitted."""
 
+    def _scores_on_device(self) -> bool:
+        """Whether `_score` takes passes on an accelerator as they are."""
+        return False
+
     def _probs(self, state: Any, passes: Passes) -> Tensor:
         """The probabilities that go with the answer; the network's own by default."""
         return self._base_probs(passes)
@@ -99,7 +103,12 @@ class Answering(ABC):
     def _scored(self, x: Inputs | Passes) -> Tensor:
         state = self._ready()
         needs = self._needs_to_score()
-        return self.engine.over(x, needs, lambda passes: (self._score(state, passes),))[0]
+        return self.engine.over(
+            x,
+            needs,
+            lambda passes: (self._score(state, passes),),
+            on_device=self._scores_on_device(),
+        )[0]
 
     def predict(self, x: Inputs | Passes) -> Prediction:
         """The answer, its probabilities, score, p-value, and whether to accept it.
@@ -195,14 +204,21 @@ class Answering(ABC):
         """What was fitted, what is promised, and what looked odd; print it."""
         view = self._view()
         view._ready()
+        plain = view.engine.plain_because
+        found = [] if plain is None else [Finding("plain-passes", plain)]
         return Report(
             name=view.name,
             facts=dict(view._facts),
             threshold=view._threshold,
             calibration=view.calibration,
-            findings=tuple(view._findings),
-            lines=tuple(view._report_lines()),
+            findings=(*view._findings, *found),
+            lines=(*view._report_lines(), *view._precision_lines()),
         )
+
+    def _precision_lines(self) -> list[str]:
+        if "precision" not in self._facts:
+            return []
+        return [f"precision: {self._facts['precision']} ({self._facts['precision_because']})"]
 
     def memory(self, inputs: Inputs | None = None) -> int:
         """Bytes that the perturbed weights of this detector take while it is in use.

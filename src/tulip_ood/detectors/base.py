@@ -19,6 +19,7 @@ from tulip_ood.detectors.engine import Engine, Held, PassCount
 from tulip_ood.detectors.findings import Finding, look_at_validation
 from tulip_ood.detectors.fitting import learn_and_calibrate, usable
 from tulip_ood.detectors.learning import HoldAll, Learned, Learner
+from tulip_ood.detectors.precision import Parity, compare_precisions
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.detectors.search import Tried, best_parameters, combinations
 from tulip_ood.detectors.storing import Storing
@@ -56,7 +57,8 @@ class Detector(Answering, Storing):
         head: The name of the last linear layer, where it cannot be found by itself.
         seed: Decides the noise and the split of the validation data.
         batch_size: Inputs in one forward pass; by default 64 on a CPU, 256 elsewhere.
-        precision: "float32", or "half" on an accelerator.
+        precision: "float32"; "half" on an accelerator; "auto" for half where the first fit shows on
+            the validation data that it ranks and answers alike.
         device: Where passes run; by default where the model's parameters are.
         fit_memory: Bytes that validation inputs and their logits may take.
 
@@ -92,6 +94,8 @@ class Detector(Answering, Storing):
         self.fit_memory = fit_memory
         if isinstance(model, Network):  # several detectors may share one
             self.task, self.network = model.task, model
+            if model.precision == "auto":  # what suits one of them need not suit another
+                model.settle("float32")
         else:
             self.task = make_task(task)
             self.network = Network(
@@ -233,11 +237,32 @@ class Detector(Answering, Storing):
             if made is None:
                 made = self.engine.passes_of(rows, needs, seed=self.seed, progress=count.add)
             passes = made
+            if self.network.precision == "auto":
+                passes = self._settle_precision(passes, rows, needs)
         outside = self._outside(tune, rows)
         state = None
         if train is not None and self.learns_from_data:
             state = self._learn_stream(train)
         self._finish(passes, rows, state, outside)
+
+    def _settle_precision(self, passes: Passes, rows: Rows, needs: Needs) -> Passes:
+        """Passes in half precision, where they do what those in float32 do."""
+        parity = Parity(False, "half precision is for accelerators")
+        half = passes
+        try:
+            if self.network.device.type != "cpu":
+                self.engine.settle("half")
+                half = self.engine.passes_of(rows, needs, seed=self.seed)
+                parity = compare_precisions(
+                    passes, half, lambda p: self._score(self._learn(p), p), self.task.label
+                )
+        except RuntimeError as error:
+            parity = Parity(False, " ".join(str(error).split())[:200])
+        finally:
+            self.engine.settle("half" if parity.holds else "float32")
+        self._facts["precision"] = self.network.precision
+        self._facts["precision_because"] = parity.reason
+        return half if parity.holds else passes
 
     def _fit_needs(self, tune: Any) -> Needs:
         """What fitting needs: that of any combination of parameters, if they are to be chosen."""

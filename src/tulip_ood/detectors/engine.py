@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tulip_ood.errors import InputError, ModelError, TulipError
+from tulip_ood.errors import InputError, ModelError, TulipError, warn
 from tulip_ood.network import inputs as structures
+from tulip_ood.network.fast import FastPasses
 from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.golden import check_alike, describe_inputs, synthetic_inputs, unlike
 from tulip_ood.network.inputs import Inputs
@@ -21,7 +22,7 @@ from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
-from tulip_ood.network.running import Needs, dense_labels, dense_positions, run_passes
+from tulip_ood.network.running import Needs, dense_labels, dense_positions
 
 __all__ = ["Engine", "Held", "PassCount", "mark_invalid"]
 
@@ -65,6 +66,7 @@ class Engine:
     Attributes:
         inputs: The structure and ranges of the inputs that were fitted on, or None.
         fingerprint: The network's, when it was fitted.
+        fast: What decides between plain passes and fast ones.
 
     Example:
         >>> import torch, tulip_ood
@@ -83,6 +85,8 @@ class Engine:
         self.network = network
         self.inputs: dict[str, Any] | None = None
         self.fingerprint: dict[str, str] = {}
+        self.fast = FastPasses(network)
+        self._told = False  # why passes are plain
         self._make_perturbation = make_perturbation
         self._batch_size = batch_size
         self._perturbation: Perturbation | None = None
@@ -98,7 +102,9 @@ class Engine:
 
     def renewed(self, make_perturbation: Callable[[PassSettings], Perturbation]) -> "Engine":
         """Another engine for the same network, with nothing held yet."""
-        return Engine(self.network, make_perturbation, self._batch_size)
+        other = Engine(self.network, make_perturbation, self._batch_size)
+        other._told = self._told
+        return other
 
     def serve(self, make_perturbation: Callable[[PassSettings], Perturbation]) -> None:
         """Ask another detector for perturbations from now on."""
@@ -112,7 +118,7 @@ class Engine:
             self.network.refresh()
             self._taken = self.network.parameters
             self.fingerprint = self.network.fingerprint()
-            self._perturbation = None
+            self._forget()
 
     def check_model(self) -> None:
         """Refuse if the weights have changed since; a model that only moved is taken up again."""
@@ -129,7 +135,7 @@ class Engine:
             if self.network.stale:
                 self.network.refresh()
             self._taken = self.network.parameters
-            self._perturbation = None
+            self._forget()
 
     def move(self, device: torch.device) -> None:
         """Run passes on another device from now on."""
@@ -137,7 +143,19 @@ class Engine:
             if device != self.network.device:
                 self.network.move(device)
                 self._taken = self.network.parameters
-                self._perturbation = None
+                self._forget()
+
+    def settle(self, precision: str) -> None:
+        """Make passes in another precision from now on."""
+        with self._lock:
+            self.network.settle(precision)
+            self._taken = self.network.parameters
+            self._forget()
+
+    def _forget(self) -> None:
+        """All that was made of weights that are no more."""
+        self._perturbation = None
+        self.fast.clear()
 
     def perturbation(self, settings: PassSettings) -> Perturbation:
         """The perturbed weights for some settings; the last ones are kept."""
@@ -209,15 +227,33 @@ class Engine:
     ) -> Passes:
         """All passes over held rows, with their labels (at some positions, for dense outputs)."""
         positions = dense_positions(self.network.task, len(rows), seed)
-        return run_passes(
-            self.perturbation(needs.settings),
+        return self._run(
             rows,
-            batch_size=batch_size or self.batch_size,
-            needs=needs,
+            needs,
+            batch_size=batch_size,
             positions=positions,
             labels=None if rows.labels is None else dense_labels(rows.labels, positions),
             progress=progress,
         )
+
+    def _run(
+        self, source: Rows | Inputs, needs: Needs, *, batch_size: int | None = None, **more: Any
+    ) -> Passes:
+        """All passes over some inputs, plain or fast; says once why they cannot be fast."""
+        perturbation = self.perturbation(needs.settings)
+        size = batch_size or self.batch_size
+        made = self.fast.run(perturbation, source, batch_size=size, needs=needs, **more)
+        if self.fast.refused is not None and not self._told:
+            self._told = True
+            warn(f"{self.plain_because} [plain-passes]")
+        return made
+
+    @property
+    def plain_because(self) -> str | None:
+        """Why passes are plain although the network is large enough for fast ones, or None."""
+        if self.fast.refused is None:
+            return None
+        return f"passes run plainly, each through the whole network: {self.fast.refused}"
 
     def stream(self, loader: Iterable[Any], needs: Needs) -> Iterator[Passes]:
         """Passes over a loader of labelled batches, a batch at a time: nothing is held."""
@@ -229,9 +265,7 @@ class Engine:
             self.network.probe(inputs)
             if self.inputs is None:
                 self.inputs = describe_inputs(structures.take(inputs, slice(0, 16)))
-            made = run_passes(
-                self.perturbation(needs.settings), inputs, batch_size=self.batch_size, needs=needs
-            )
+            made = self._run(inputs, needs)
             checked = self.network.task.check_labels(labels.detach().cpu(), made.base)
             good = made.finite & structures.finite_rows(inputs)
             yield dataclasses.replace(made, labels=checked).take(good)
@@ -243,11 +277,14 @@ class Engine:
         x: Inputs | Passes,
         needs: Needs,
         function: Callable[[Passes], tuple[Tensor, ...]],
+        *,
+        on_device: bool = False,
     ) -> tuple[Tensor, ...]:
         """Apply a function of passes to any number of inputs, a bounded number at a time.
 
         The first tensor of its result is the score: it becomes +inf for inputs that are not
-        finite themselves, or whose logits are not.
+        finite themselves, or whose logits are not. With `on_device` it may be given passes that
+        are where they were made.
         """
         if isinstance(x, Passes):
             needs.check(x)
@@ -261,16 +298,16 @@ class Engine:
                 inputs = structures.inputs_only(inputs)  # a labelled batch, as a loader gives it
             check_alike(inputs, self.inputs)
         outputs = self.network.probe(inputs).outputs_per_input
-        perturbation = self.perturbation(needs.settings)
         parts = []
         for chunk in structures.chunks(inputs, self._chunk_rows(outputs * needs.passes)):
             try:
-                passes = run_passes(perturbation, chunk, batch_size=self.batch_size, needs=needs)
+                passes = self._run(chunk, needs, on_device=on_device)
             except (RuntimeError, IndexError, TypeError, ValueError) as error:
                 self._explain(error, chunk)
                 raise
-            valid = passes.finite & structures.finite_rows(chunk)
-            parts.append(_mark_first(function(passes), valid))
+            valid = passes.finite & structures.finite_rows(chunk).to(passes.base.device)
+            columns = _mark_first(function(passes), valid)
+            parts.append(tuple(column.cpu() for column in columns))
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
     def _explain(self, error: Exception, inputs: Inputs) -> None:

@@ -28,7 +28,7 @@ from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import LayerScale, Scope, parameter_scales, parameters_in_scope
 from tulip_ood.numerics import envelope
-from tulip_ood.numerics.tasks import Regression
+from tulip_ood.numerics.tasks import Classification, Regression
 
 __all__ = ["Tulip"]
 
@@ -56,14 +56,16 @@ class Tulip(TulipFitting):
             dict of an early checkpoint.
         shaping: What is done to penultimate features inside every pass before the score: "react",
             "ash-b", "ash-s", "ash-p" or "scale", with a percentile if you know it ("scale:85").
-        scope: Which parameters are perturbed: "all", "head", "last-block", "last-stage", globs; or
-            "auto" for the smallest of the named ones that does as well as "all" on pseudo-OOD.
+        scope: Which parameters are perturbed: "all", "head", "last-block", "last-stage", those of
+            the last so much of the compute ("last-25%"), or globs on their names; or "auto" for the
+            smallest of the named ones that does as well as "all" on pseudo-OOD.
         seed: Decides the noise and the split of the validation data.
         task: "classification", "binary", "multilabel", "regression", or "dense".
         output: Picks the logits out of what the model returns, for instance `lambda o: o[0]`.
         head: The name of the last linear layer, where it cannot be found by itself.
         batch_size: Inputs in one forward pass; by default 64 on a CPU, 256 elsewhere.
-        precision: "float32", or "half" on an accelerator.
+        precision: "float32"; "half" on an accelerator; "auto" for half where the first fit shows on
+            the validation data that it ranks and answers alike.
         device: Where passes run; by default where the model's parameters are.
         hold: Keep all perturbed weights in memory (`memory()` says how much that is); otherwise
             they are drawn again whenever they are needed.
@@ -174,7 +176,9 @@ class Tulip(TulipFitting):
     def _scales_in(self, scope: Scope) -> dict[str, float]:
         probe = self.network.known_probe
         names = [n for n, p in self.network.parameters.items() if p.is_floating_point()]
-        inside = parameters_in_scope(self.network.module, names, scope, probe.calls, probe.head)
+        inside = parameters_in_scope(
+            self.network.module, names, scope, probe.calls, probe.head, probe.compute
+        )
         if self.scope == AUTO:  # Γ may speak of layers that a smaller scope leaves alone
             everywhere = parameter_scales(names, names, self.layer_scale)
             scales = {name: everywhere[name] for name in inside if name in everywhere}
@@ -201,6 +205,10 @@ class Tulip(TulipFitting):
 
     def _score(self, state: FittedEnvelope, passes: Passes) -> Tensor:
         return score_passes(passes, self.task, self.score_name, state, sqrt_outputs=self._uses_sqrt)
+
+    def _scores_on_device(self) -> bool:
+        # Shaping and a variance of the observations are tensors on the CPU.
+        return isinstance(self.task, Classification) and self._state.shaping is None
 
     # ------------------------------------------------------------------ predict
 

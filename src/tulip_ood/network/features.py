@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tulip_ood.errors import ModelError
 
-__all__ = ["Calls", "FeatureTap", "Head", "find_head", "is_linear", "record_calls"]
+__all__ = ["Calls", "FeatureTap", "Head", "find_head", "is_linear", "picked_rows", "record_calls"]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def find_head(
         name
         for name, out in calls.outputs.items()
         if (out.shape == logits.shape and torch.equal(out, logits))
-        or _picked(out, logits) is not None
+        or picked_rows(out, logits) is not None
     ]
     if named is not None:
         if named not in calls.outputs:
@@ -153,10 +153,16 @@ def find_head(
     return (candidates[-1], False) if candidates else (None, False)
 
 
-def _picked(out: Tensor, logits: Tensor) -> Tensor | None:
+def picked_rows(out: Tensor, logits: Tensor) -> Tensor | None:
     """Whose row of a layer's output [N, T, o] the logits [N, o] are: [N], or None if nobody's.
 
     Decoders (GPT-2, Llama) classify every token and return the last one's logits.
+
+    Example:
+        >>> import torch
+        >>> out = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
+        >>> picked_rows(out, torch.tensor([[3.0, 4.0]]))
+        tensor([1])
     """
     if out.ndim != 3 or logits.ndim != 2 or out.shape[::2] != logits.shape:
         return None
@@ -194,7 +200,7 @@ class FeatureTap:
         if kept is None:
             return None
         features, head, out = kept
-        place = _picked(out, logits) if isinstance(out, Tensor) else None
+        place = picked_rows(out, logits) if isinstance(out, Tensor) else None
         if place is not None:
             features = features[torch.arange(len(features), device=features.device), place]
         return features.flatten(1), head

@@ -22,15 +22,13 @@ from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.logits import find_logits
 from tulip_ood.network.marks import Marks, same_bits
+from tulip_ood.network.operations import NOT_COUNTED, Compute, count_compute
+from tulip_ood.network.precision import pass_dtype
 from tulip_ood.network.skeleton import make_skeleton
 from tulip_ood.numerics.tasks import Task
 
 __all__ = ["Network", "Output", "Probe"]
 
-PRECISIONS = ("float32", "half")
-# Up to so many parameters a CPU makes its passes in float64: it costs nothing there, and rounding
-# that differs between batches, stretched by a large J, does not show in any score.
-SMALL = 100_000
 _TRIES = 8  # batches without a finite output after which the guards give up
 Edit = Callable[[Any], Any]
 
@@ -65,6 +63,7 @@ class Probe:
         calls: Which part ran when.
         head: The name of the last linear layer, or None.
         head_is_logits: Whether that layer's output are the logits, with nothing done to them.
+        compute: What one pass computes.
 
     Example:
         >>> Probe(10, 10, Calls({}), "fc", True).n_outputs
@@ -76,6 +75,7 @@ class Probe:
     calls: Calls
     head: str | None
     head_is_logits: bool
+    compute: Compute = NOT_COUNTED
 
 
 class Network:
@@ -86,7 +86,8 @@ class Network:
         task: What its outputs mean.
         output: Picks the logits out of what the module returns, where that is not a tensor.
         device: Where passes run; by default where the parameters are.
-        precision: "float32" (float64 networks stay float64), or "half" on an accelerator.
+        precision: "float32" (float64 networks stay float64), "half" on an accelerator, or "auto":
+            float32 until `settle` says otherwise.
         head: The name of the last linear layer, where it cannot be found by itself.
 
     Example:
@@ -130,22 +131,8 @@ class Network:
             raise InputError(f"device={str(device)!r} cannot be used here: {error}") from error
 
     def _pass_dtype(self) -> torch.dtype:
-        if self.precision not in PRECISIONS:
-            raise InputError(
-                f"precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}"
-            )
-        if self.precision == "half":
-            if self.device.type == "cpu":
-                raise InputError(
-                    "precision='half' is for accelerators: on a CPU it is slower, and on some "
-                    "machines it kills the process. Use precision='float32'"
-                )
-            return torch.float16
-        kinds = {p.dtype for p in self._skeleton.parameters.values() if p.is_floating_point()}
-        size = sum(p.numel() for p in self._skeleton.parameters.values())
-        small = self._may_widen and self.device.type == "cpu" and size <= SMALL
-        wide = torch.float64 in kinds or small
-        return torch.float64 if wide else torch.float32
+        parameters = self._skeleton.parameters.values()
+        return pass_dtype(self.precision, self.device, parameters, may_widen=self._may_widen)
 
     # ----------------------------------------------------------------- weights
 
@@ -180,6 +167,16 @@ class Network:
             self.dtype = self._pass_dtype()
             self.refresh()
             raise
+
+    def settle(self, precision: str) -> None:
+        """Make passes in another precision from now on."""
+        before, self.precision = self.precision, precision
+        try:
+            self.dtype = self._pass_dtype()
+        except BaseException:
+            self.precision = before
+            raise
+        self.refresh()
 
     def _watched(self) -> list[Tensor]:
         return [*self._skeleton.parameters.values(), *self._skeleton.buffers.values()]
@@ -362,7 +359,9 @@ class Network:
         head, is_logits = find_head(self.module, calls, first, self.head_name)
         if head is not None:
             self._tap = FeatureTap(self.module.get_submodule(head))
-        return Probe(first.shape[-1], first[0].numel(), Calls(calls.spans), head, is_logits)
+        compute = count_compute(lambda: self.run(inputs), self._parameters, len(first))
+        spans = Calls(calls.spans)
+        return Probe(first.shape[-1], first[0].numel(), spans, head, is_logits, compute)
 
     def _guard(self, inputs: Inputs, first: Tensor) -> None:
         """See `guards`: a few more passes over inputs whose outputs are `first`."""

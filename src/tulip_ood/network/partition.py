@@ -5,29 +5,28 @@ batch, and what the tail needs of it, the *frontier*, is handed to every pass. T
 graph of operations, not modules, so that any scope and any network that can be exported will do.
 """
 
-import logging
-import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.network import guards
 from tulip_ood.network import inputs as structures
-from tulip_ood.network.exporting import Exported, PartitionError, State, export_network, kind_of
-from tulip_ood.network.features import Head, _picked
+from tulip_ood.network.cutting import Part, split
+from tulip_ood.network.exporting import Exported, PartitionError, export_network, kind_of
+from tulip_ood.network.features import Head, picked_rows
 from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network, Output
+from tulip_ood.network.ready import Lowering
 
-__all__ = ["Frontier", "Partition", "partition_or_none"]
+__all__ = ["Frontier", "Partition", "Weights"]
 
-_log = logging.getLogger("tulip_ood")
-_told: "weakref.WeakSet[Network]" = weakref.WeakSet()
 # How far a graph may be from its network, in parts of the outputs' range: other kernels round in
 # another way, and anything that is worse than that is another network.
 _CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -41,16 +40,14 @@ class Frontier:
     Attributes:
         values: Tensors, and sizes that depend on the number of rows.
         rows: How many inputs there were.
-        buffers: The network's buffers at that moment, by name.
 
     Example:
-        >>> Frontier((torch.zeros(2, 3),), 2, {}).nbytes
+        >>> Frontier((torch.zeros(2, 3),), 2).nbytes
         24
     """
 
     values: tuple[Any, ...]
     rows: int
-    buffers: Mapping[str, Tensor]
 
     @property
     def nbytes(self) -> int:
@@ -59,11 +56,18 @@ class Frontier:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """One half of the graph: called with what is handed over and then its own states."""
+class Weights:
+    """The parameters and buffers of one pass, ready for the tail.
 
-    run: fx.GraphModule
-    states: tuple[State, ...]
+    Attributes:
+        values: What the tail is called with after the frontier.
+
+    Example:
+        >>> len(Weights((torch.zeros(2, 3),)).values)
+        1
+    """
+
+    values: tuple[Any, ...]
 
 
 class Partition:
@@ -76,6 +80,8 @@ class Partition:
         names: The parameters that may differ between passes.
         trunk_share: The share of the multiplications of a pass that the trunk does, 0 to 1.
         row_bytes: What the frontier of one input takes.
+        parts: Trunk and tail, as graphs.
+        lowering: What was done to make them faster.
 
     Example:
         >>> from tulip_ood.numerics.tasks import make_task
@@ -88,18 +94,30 @@ class Partition:
     """
 
     def __init__(
-        self, network: Network, names: frozenset[str], exported: Exported, example: Inputs
+        self,
+        network: Network,
+        names: frozenset[str],
+        exported: Exported,
+        example: Inputs,
+        lowering: Lowering | None = None,
     ) -> None:
         self.network = network
         self.names = names
+        self.lowering = lowering or Lowering(fold=False, in_place=False)
         self._constants = exported.constants
-        self._trunk, self._tail, self._buffers = _split(exported, names)
+        self.parts = self._trunk, self._tail = split(exported, names, self.lowering)
         self._kind = kind_of(network, example)
+        self._made: dict[str, tuple[tuple[Any, ...], Weights]] = {}
         self.trunk_share = 0.0
         self.row_bytes = 0
 
     @staticmethod
-    def of(network: Network, names: Collection[str], example: Inputs) -> "Partition":
+    def of(
+        network: Network,
+        names: Collection[str],
+        example: Inputs,
+        lowering: Lowering | None = None,
+    ) -> "Partition":
         """Export a network and cut it; refuses with a `PartitionError`, in one line.
 
         The graph is compared with the network on a few of the example's inputs, with the network's
@@ -109,12 +127,15 @@ class Partition:
             network: Is looked at with the example, if it has not been yet.
             names: The parameters that will be perturbed.
             example: Inputs as the model takes them; others may be more or fewer, of its shape.
+            lowering: What is done to make it faster; nothing by default, so that the arithmetic is
+                the network's to the last bit.
         """
         unknown = sorted(set(names) - set(network.parameters))
         if unknown:
             raise InputError(f"the network has no parameter {unknown[0]}")
         rows = guards.few_rows(example)
-        partition = Partition(network, frozenset(names), export_network(network, rows), rows)
+        exported = export_network(network, rows)
+        partition = Partition(network, frozenset(names), exported, rows, lowering)
         partition._check(rows)
         partition._measure(structures.take(rows, slice(0, 1)))
         return partition
@@ -123,46 +144,96 @@ class Partition:
         """Whether the graph is made for such inputs, on the device where the network now is."""
         return kind_of(self.network, inputs) == self._kind
 
-    def trunk(self, inputs: Inputs) -> Frontier:
-        """What all passes over these inputs have in common."""
+    def handed(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """The tensors of some inputs, on the device and as the trunk takes them."""
         if not self.fits(inputs):
             raise InputError("the network was cut for inputs of another kind: make a new partition")
         moved = self.network.to_device(inputs)
-        buffers = {name: self.network.module.get_buffer(name) for name in self._buffers}
-        handed = [t.contiguous() for _, t in structures.tensors(moved)]
-        values = self._call(self._trunk, handed, self.network.parameters, buffers)
-        return Frontier(values, structures.count_rows(moved), buffers)
+        return tuple(self._laid_out(t) for _, t in structures.tensors(moved))
 
-    def tail(self, frontier: Frontier, parameters: Mapping[str, Tensor] | None = None) -> Output:
+    def _laid_out(self, tensor: Tensor) -> Tensor:
+        if self.lowering.channels_last and tensor.ndim == 4:
+            return tensor.contiguous(memory_format=torch.channels_last)
+        return tensor.contiguous()
+
+    def trunk(self, inputs: Inputs) -> Frontier:
+        """What all passes over these inputs have in common."""
+        return Frontier(self.trunk_values(self.handed(inputs)), structures.count_rows(inputs))
+
+    def trunk_values(self, handed: Iterable[Tensor]) -> tuple[Any, ...]:
+        """The same, from `handed` to the values of a frontier."""
+        values: tuple[Any, ...] = self._call(self._trunk, handed, self._current("trunk"))
+        return values
+
+    def weights(self, parameters: Mapping[str, Tensor] | None = None) -> Weights:
+        """Parameters made ready for the tail (default: the network's own)."""
+        own = self._current("tail")
+        if parameters is None:
+            return own
+        with self._quietly():
+            moved = self._tail.prepare(*self._states(self._tail, parameters))
+        # What no perturbed parameter has a part in is held once for all passes.
+        kept = zip(self._tail.moving, moved, own.values, strict=True)
+        return Weights(tuple(new if moves else old for moves, new, old in kept))
+
+    def tail(
+        self, frontier: Frontier, parameters: Mapping[str, Tensor] | Weights | None = None
+    ) -> Output:
         """The rest of a pass, with the given parameters (default: the network's own)."""
-        chosen = self.network.parameters if parameters is None else parameters
-        raw, *tapped = self._call(self._tail, frontier.values, chosen, frontier.buffers)
+        if not isinstance(parameters, Weights):
+            parameters = self.weights(parameters)
+        return self.output(self.tail_values(frontier.values, parameters), frontier.rows)
+
+    def tail_values(self, frontier: Iterable[Any], weights: Weights) -> tuple[Any, ...]:
+        """The tail as it comes out of the graph; `output` knows what it means."""
+        values: tuple[Any, ...] = self._call(self._tail, frontier, weights)
+        return values
+
+    def output(self, values: tuple[Any, ...], rows: int) -> Output:
+        """What the values of a tail mean."""
+        raw, *tapped = values
         logits = self.network.task.outputs(raw)
-        if logits.shape[0] != frontier.rows:
+        if logits.shape[0] != rows:
             raise ModelError(
-                f"the network returned {logits.shape[0]} outputs for {frontier.rows} inputs: every "
+                f"the network returned {logits.shape[0]} outputs for {rows} inputs: every "
                 f"input needs an output of its own"
             )
         if not tapped:
             return Output(logits, None, None)
         features, head = _fed(logits, *tapped)
-        if features.shape[0] != frontier.rows:
+        if features.shape[0] != rows:
             return Output(logits, None, None)
         return Output(logits, features, head)
 
-    def _call(
-        self,
-        part: _Part,
-        handed: Iterable[Any],
-        parameters: Mapping[str, Tensor],
-        buffers: Mapping[str, Tensor],
-    ) -> tuple[Any, ...]:
-        kinds = {"parameter": parameters, "buffer": buffers, "constant": self._constants}
-        states = (kinds[state.kind][state.name] for state in part.states)
+    def _current(self, which: str) -> Weights:
+        """The network's own parameters, made ready; again only where something has changed."""
+        part = self._trunk if which == "trunk" else self._tail
+        states = tuple(self._states(part, self.network.parameters))
+        known = self._made.get(which)
+        if known is None or not _same_tensors(known[0], states):
+            with self._quietly():
+                known = states, Weights(tuple(part.prepare(*states)))
+            self._made[which] = known
+        return known[1]
+
+    def _states(self, part: Part, parameters: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        for state in part.states:
+            if state.kind == "parameter":
+                yield parameters[state.name]
+            elif state.kind == "buffer":
+                yield self.network.module.get_buffer(state.name)
+            else:
+                yield self._constants[state.name]
+
+    def _call(self, part: Part, handed: Iterable[Any], weights: Weights) -> Any:
+        with self._quietly():
+            return part.run(*handed, *weights.values)
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
         device = self.network.device.type
         with torch.no_grad(), torch.autocast(device, enabled=False), full_precision():
-            values: tuple[Any, ...] = part.run(*handed, *states)
-        return values
+            yield
 
     # ------------------------------------------------------------------------- the first look
 
@@ -195,100 +266,18 @@ class Partition:
         self.row_bytes = frontier.nbytes
 
 
-def partition_or_none(
-    network: Network, names: Collection[str], example: Inputs
-) -> Partition | None:
-    """`Partition.of`, or None where that cannot be; why is logged, once for a network.
-
-    Example:
-        >>> from tulip_ood.numerics.tasks import make_task
-        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
-        >>> partition_or_none(network, ["bias"], torch.rand(2, 4)).names
-        frozenset({'bias'})
-    """
-    try:
-        return Partition.of(network, names, example)
-    except PartitionError as error:
-        if network not in _told:
-            _told.add(network)
-            _log.warning("passes run plainly, each through the whole network: %s", error)
-        return None
-
-
-# --------------------------------------------------------------------------------- the cut
-
-
-def _split(exported: Exported, names: frozenset[str]) -> tuple[_Part, _Part, set[str]]:
-    """Trunk and tail, and the names of the buffers that either needs."""
-    nodes = list(exported.graph_module.graph.nodes)
-    behind: set[fx.Node] = set()
-    for node in nodes:
-        state = exported.states.get(node.name) if node.op == "placeholder" else None
-        perturbed = state is not None and state.kind == "parameter" and state.name in names
-        if perturbed or node.op == "output" or not behind.isdisjoint(node.all_input_nodes):
-            behind.add(node)
-
-    def is_state(node: fx.Node) -> bool:
-        return node.op == "placeholder" and node.name in exported.states
-
-    def is_attribute(node: fx.Node) -> bool:  # a graph inside the graph: either part has its own
-        return node.op == "get_attr"
-
-    tail_nodes = [node for node in nodes if node in behind and node.op != "placeholder"]
-    frontier: dict[fx.Node, None] = {}
-    for node in tail_nodes:
-        for used in node.all_input_nodes:
-            if used not in behind and not is_state(used) and not is_attribute(used):
-                frontier[used] = None
-    by_name = {node.name: node for node in nodes}
-    given = [by_name[name] for name in exported.inputs]
-    trunk_nodes = [n for n in nodes if n not in behind and n.op not in ("placeholder", "get_attr")]
-    trunk = _part(exported, given, trunk_nodes, tuple(frontier))
-    tail = _part(exported, list(frontier), tail_nodes, None)
-    buffers = {s.name for part in (trunk, tail) for s in part.states if s.kind == "buffer"}
-    return trunk, tail, buffers
-
-
-def _part(
-    exported: Exported,
-    given: list[fx.Node],
-    nodes: list[fx.Node],
-    returned: tuple[fx.Node, ...] | None,
-) -> _Part:
-    """Some nodes as a function of the given ones, and of the states that they use."""
-    used = {source: None for node in nodes for source in node.all_input_nodes}
-    states = [n for n in used if n.op == "placeholder" and n.name in exported.states]
-    graph = fx.Graph()
-    new: dict[fx.Node, fx.Node] = {}
-    for node in (*given, *states):
-        new[node] = graph.placeholder(node.name)
-    for node in used:
-        if node.op == "get_attr":
-            new[node] = graph.node_copy(node)
-    for node in nodes:
-        if node.op == "output":
-            graph.output(fx.map_arg(node.args[0], new.__getitem__))
-            continue
-        new[node] = graph.node_copy(node, new.__getitem__)
-        new[node].meta = {}
-        if new[node].target is torch.ops.aten.view.default:
-            # Kernels may lay out what they return in another way than export foresaw.
-            new[node].target = torch.ops.aten.reshape.default
-    if returned is not None:
-        graph.output(tuple(new[node] for node in returned))
-    graph.eliminate_dead_code()
-    run = fx.GraphModule(exported.graph_module, graph)
-    return _Part(run, tuple(exported.states[node.name] for node in states))
-
-
 # ----------------------------------------------------------------------------------- values
+
+
+def _same_tensors(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
+    return all(a is b for a, b in zip(one, two, strict=True))
 
 
 def _fed(
     logits: Tensor, features: Tensor, out: Any, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Head]:
     """As `FeatureTap.pop` gives it."""
-    place = _picked(out, logits) if isinstance(out, Tensor) else None
+    place = picked_rows(out, logits) if isinstance(out, Tensor) else None
     if place is not None:
         features = features[torch.arange(len(features), device=features.device), place]
     weight = weight.flatten(1)

@@ -4,6 +4,7 @@ The record is that of the plain passes (`running.py`), to rounding.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 
 import torch
@@ -11,11 +12,13 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError
 from tulip_ood.network import inputs as structures
+from tulip_ood.network.captured import Acceleration, Round
 from tulip_ood.network.features import Head
+from tulip_ood.network.gathering import Gathered, at_positions, batches_of, is_out_of_memory
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.keys import content_key
 from tulip_ood.network.network import Output
-from tulip_ood.network.partition import Partition
+from tulip_ood.network.partition import Partition, Weights
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import Perturbation
 from tulip_ood.network.rows import Rows
@@ -23,20 +26,16 @@ from tulip_ood.network.running import (
     Forwarded,
     Needs,
     Progress,
-    _at,
-    _batches,
-    _is_out_of_memory,
-    _Rows,
-    run_passes,
 )
 
-__all__ = ["run_partitioned"]
+__all__ = ["hold_round", "moved_weights", "run_partitioned"]
 
 # Perturbed weights that are not held are drawn again for every group of batches: as many batches
 # as have frontiers of this size go together.
 _FRONTIERS = 512 << 20
 _Batch = tuple[Tensor, Inputs]  # the rows' places, and the rows
-_Parameters = Mapping[str, Tensor] | None
+_Moved = tuple[Mapping[str, Tensor], Weights]  # perturbed parameters, plain and ready
+_Pass = Callable[[_Moved | None], Output]
 
 
 def run_partitioned(
@@ -52,6 +51,8 @@ def run_partitioned(
     epsilon: float | None = None,
     keyed: bool = False,
     progress: Progress | None = None,
+    together: Round | None = None,
+    on_device: bool = False,
 ) -> Passes:
     """What `run_passes` gives, with its arguments, for the price of one trunk and M + 2 tails.
 
@@ -69,11 +70,14 @@ def run_partitioned(
         epsilon: Another ε than the perturbation's.
         keyed: Whether to compute the content key.
         progress: Called with the number of inputs that went through a pass.
+        together: All passes as one function, with weights that are held (`hold_round`).
+        on_device: Leave the record where the passes were made.
 
     Example:
         >>> from tulip_ood.network.initial_mean import InitialMean
         >>> from tulip_ood.network.network import Network
         >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.network.running import run_passes
         >>> from tulip_ood.numerics.tasks import make_task
         >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
         >>> settings = PassSettings(0.01, n_samples=2)
@@ -87,34 +91,22 @@ def run_partitioned(
     _check_served(partition, perturbation)
     settings = perturbation.settings
     needs = needs or Needs(settings)
-    if not settings.n_samples:
-        return run_passes(
-            perturbation,
-            source,
-            batch_size=batch_size,
-            needs=needs,
-            positions=positions,
-            labels=labels,
-            base=base,
-            keyed=keyed,
-            progress=progress,
-        )
     if epsilon is not None:
         settings = settings.with_(epsilon=epsilon)
-    work = _Work(partition, perturbation, needs, epsilon, positions)
+        together = None
+    work = _Work(partition, perturbation, needs, epsilon, positions, together)
     work.n = len(source) if isinstance(source, Rows) else structures.count_rows(source)
-    work.begin(base, progress)
-    work.over(_batches(source, batch_size), batch_size)
+    work.begin(base, progress, partition.network.device if on_device else None)
+    work.over(batches_of(source, batch_size), batch_size)
     made = base or work.forwarded()
     heads = [made.head, *work.heads] if needs.noisy_features else [made.head]
     network = perturbation.network
     is_logits = network.known_probe.head_is_logits if network.probed else False
     noisy, drift = work.logits.divided(settings.n_samples)
     noisy_features, drift_features = work.features.divided(settings.n_samples)
-    assert noisy is not None  # there was at least one input
     return Passes(
         base=made.logits,
-        noisy=noisy,
+        noisy=made.logits.new_empty((0, *made.logits.shape)) if noisy is None else noisy,
         drift=drift,
         features=made.features,
         labels=labels,
@@ -138,6 +130,55 @@ def run_partitioned(
     )
 
 
+def hold_round(
+    partition: Partition, perturbation: Perturbation, acceleration: Acceleration | None = None
+) -> Round:
+    """All passes of a perturbation with weights that are ready and held.
+
+    Example:
+        >>> from tulip_ood.network.initial_mean import InitialMean
+        >>> from tulip_ood.network.network import Network
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> settings = PassSettings(0.01, n_samples=2)
+        >>> perturbation = Perturbation(network, {"weight": 1.0}, InitialMean({}, ()), settings)
+        >>> partition = Partition.of(network, perturbation.scales, torch.rand(2, 4))
+        >>> len(hold_round(partition, perturbation).weights)  # base, two noisy, drift
+        4
+    """
+    moved = moved_weights(partition, perturbation, perturbation.settings.epsilon)
+    weights = [partition.weights(), *(ready for _, ready in moved)]
+    return Round(partition, weights, acceleration)
+
+
+def moved_weights(
+    partition: Partition, perturbation: Perturbation, epsilon: float | None = None
+) -> Iterator[_Moved]:
+    """Of the noisy passes and of the drift pass, plain and ready, one after another.
+
+    Example:
+        >>> from tulip_ood.network.initial_mean import InitialMean
+        >>> from tulip_ood.network.network import Network
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> settings = PassSettings(0.01, n_samples=2)
+        >>> perturbation = Perturbation(network, {"bias": 1.0}, InitialMean({}, ()), settings)
+        >>> partition = Partition.of(network, perturbation.scales, torch.rand(2, 4))
+        >>> [sorted(plain) for plain, _ in moved_weights(partition, perturbation)]
+        [['bias', 'weight'], ['bias', 'weight'], ['bias', 'weight']]
+    """
+    settings = perturbation.settings
+    if not settings.n_samples:
+        return
+    for parameters in perturbation.noisy(epsilon):
+        yield parameters, partition.weights(parameters)
+    if settings.makes_drift:
+        parameters = perturbation.drifted(epsilon)
+        yield parameters, partition.weights(parameters)
+
+
 def _check_served(partition: Partition, perturbation: Perturbation) -> None:
     if partition.network is not perturbation.network:
         raise InputError("the partition is one of another network")
@@ -159,7 +200,9 @@ class _Work:
         needs: Needs,
         epsilon: float | None,
         positions: Tensor | None,
+        together: Round | None,
     ) -> None:
+        self._together = together
         self._partition = partition
         self._network = perturbation.network
         self._perturbation = perturbation
@@ -168,16 +211,23 @@ class _Work:
         self._positions = positions
         self.n = 0
 
-    def begin(self, base: Forwarded | None, progress: Progress | None) -> None:
-        """Empty tables."""
+    def begin(
+        self, base: Forwarded | None, progress: Progress | None, device: torch.device | None
+    ) -> None:
+        """Empty tables, on the CPU by default."""
+        self._device = device or torch.device("cpu")
         passes = self._perturbation.settings.n_passes - 1
-        self.logits = _Table(passes, self.n, "outputs")
-        self.features = _Table(passes, self.n, "features")
+        self.logits = _Table(passes, self.n, "outputs", device)
+        self.features = _Table(passes, self.n, "features", device)
         self.heads: list[Head | None] = [None] * passes
         self._measures = self._needs.measures if base is None else ()
         self._makes_base = base is None
-        self._base_logits, self._base_features = _Rows(self.n, "outputs"), _Rows(self.n, "features")
-        self._extras = {measure.key: _Rows(self.n, measure.key) for measure in self._measures}
+        self._base_logits, self._base_features = (
+            Gathered(self.n, what, device) for what in ("outputs", "features")
+        )
+        self._extras = {
+            measure.key: Gathered(self.n, measure.key, device) for measure in self._measures
+        }
         self._base_head: Head | None = None
         self._progress = progress
 
@@ -209,7 +259,7 @@ class _Work:
             return
         except RuntimeError as error:
             alone = all(len(index) < 2 for index, _ in group) and len(group) == 1
-            if alone or not _is_out_of_memory(error):
+            if alone or not is_out_of_memory(error):
                 raise
         if self._network.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -220,30 +270,42 @@ class _Work:
                     self._do_or_halve([(index[part], structures.take(batch, part))])
 
     def _do(self, group: list[_Batch]) -> None:
-        runs: list[tuple[Tensor, Callable[[_Parameters], Output]]] = []
+        runs: list[tuple[Tensor, _Pass]] = []
         for index, batch in group:
             if self._network.probed:
                 self._network.probe(batch)  # for guards that have not seen a finite output yet
+            if self._together is not None and self._partition.fits(batch):
+                self._do_together(index, batch, self._together)
+                continue
             run = self._runner(batch)
             if self._makes_base:
                 self._put_base(index, batch, run(None))
             runs.append((index, run))
-        for i, parameters in enumerate(self._moved()):
+        if not runs:
+            return
+        for i, moved in enumerate(
+            moved_weights(self._partition, self._perturbation, self._epsilon)
+        ):
             for index, run in runs:
-                self._put(i, index, run(parameters))
+                self._put(i, index, run(moved))
 
-    def _moved(self) -> Iterator[Mapping[str, Tensor]]:
-        """The parameters of the noisy passes and of the drift pass."""
-        yield from self._perturbation.noisy(self._epsilon)
-        if self._perturbation.settings.makes_drift:
-            yield self._perturbation.drifted(self._epsilon)
+    def _do_together(self, index: Tensor, batch: Inputs, together: Round) -> None:
+        """All passes, and then one copy of their outputs to the CPU."""
+        base, *moved = together(batch, tapped=self._needs.noisy_features)
+        outs = [self._partition.output(values, len(index)) for values in moved]
+        if self._makes_base:
+            self._put_base(index, batch, self._partition.output(base, len(index)))
+        if not outs:
+            return
+        for i, logits in enumerate(torch.stack([out.logits for out in outs]).to(self._device)):
+            self._put(i, index, replace(outs[i], logits=logits))
 
-    def _runner(self, batch: Inputs) -> Callable[[_Parameters], Output]:
+    def _runner(self, batch: Inputs) -> _Pass:
         """A pass over a batch, as a function of the parameters."""
         if not self._partition.fits(batch):
-            return lambda parameters: self._network.run(batch, parameters)
+            return lambda moved: self._network.run(batch, None if moved is None else moved[0])
         frontier = self._partition.trunk(batch)
-        return lambda parameters: self._partition.tail(frontier, parameters)
+        return lambda moved: self._partition.tail(frontier, None if moved is None else moved[1])
 
     def _put_base(self, index: Tensor, batch: Inputs, out: Output) -> None:
         self._base_logits.put(index, self._kept(out.logits, index))
@@ -261,14 +323,14 @@ class _Work:
                 self.features.put(i, index, out.features)
 
     def _kept(self, logits: Tensor, index: Tensor) -> Tensor:
-        return logits if self._positions is None else _at(logits, self._positions[index])
+        return logits if self._positions is None else at_positions(logits, self._positions[index])
 
 
 class _Table:
     """One row for every pass and input, [passes, N, …], filled in any order."""
 
-    def __init__(self, passes: int, n: int, what: str) -> None:
-        self._passes = [_Rows(n, what) for _ in range(passes)]
+    def __init__(self, passes: int, n: int, what: str, device: torch.device | None) -> None:
+        self._passes = [Gathered(n, what, device) for _ in range(passes)]
         self._whole: Tensor | None = None
 
     def put(self, i: int, index: Tensor, part: Tensor) -> None:

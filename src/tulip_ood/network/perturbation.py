@@ -204,6 +204,11 @@ class Perturbation:
                 self._held = [*self.noisy(epsilon), *drifted]
             return self._held
 
+    def release(self) -> None:
+        """Let go of what is held: it is made again where it is needed."""
+        with self._lock:
+            self._held = None
+
     def checksum(self) -> str:
         """A short hash of the noise itself: differs if another release draws other numbers."""
         state = hashlib.blake2b(digest_size=16)

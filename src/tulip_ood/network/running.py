@@ -4,7 +4,7 @@ Base, M noisy and drift pass, each a forward of the whole network over all input
 is to be measured of them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from tulip_ood.errors import InputError
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.features import Head
+from tulip_ood.network.gathering import Gathered, at_positions, batches_of, is_out_of_memory
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.keys import content_key
 from tulip_ood.network.measures import Measure
@@ -87,28 +88,6 @@ class Forwarded:
     extras: dict[str, Tensor]
 
 
-class _Rows:
-    """Rows that come batch by batch, in any order, put in their places."""
-
-    def __init__(self, n: int, what: str) -> None:
-        self._n, self._what = n, what
-        self.whole: Tensor | None = None
-
-    def put(self, index: Tensor, part: Tensor) -> None:
-        part = part.detach().cpu()
-        if part.dtype in (torch.float16, torch.bfloat16):
-            part = part.to(torch.float32)
-        if self.whole is None:
-            self.whole = torch.empty((self._n, *part.shape[1:]), dtype=part.dtype)
-        if part.shape[1:] != self.whole.shape[1:]:
-            raise InputError(
-                f"the network's {self._what} differ in shape between inputs: "
-                f"{list(part.shape[1:])} and {list(self.whole.shape[1:])}; score inputs of one "
-                f"size at a time"
-            )
-        self.whole[index] = part
-
-
 def forward(
     network: Network,
     source: Rows | Inputs,
@@ -139,14 +118,16 @@ def forward(
         torch.Size([5, 3])
     """
     n = len(source) if isinstance(source, Rows) else structures.count_rows(source)
-    logits, kept = _Rows(n, "outputs"), _Rows(n, "features")
-    extras = {measure.key: _Rows(n, measure.key) for measure in measures}
+    logits, kept = Gathered(n, "outputs"), Gathered(n, "features")
+    extras = {measure.key: Gathered(n, measure.key) for measure in measures}
     head: Head | None = None
-    for index, batch in _batches(source, batch_size):
+    for index, batch in batches_of(source, batch_size):
         if network.probed:
             network.probe(batch)  # for guards that have not seen a finite output yet
         out = _run_or_halve(network, batch, parameters)
-        logits.put(index, out.logits if positions is None else _at(out.logits, positions[index]))
+        logits.put(
+            index, out.logits if positions is None else at_positions(out.logits, positions[index])
+        )
         head = out.head
         if features and out.features is not None:
             kept.put(index, out.features)
@@ -162,17 +143,6 @@ def forward(
     return Forwarded(logits.whole, kept.whole, head, found)
 
 
-def _batches(source: Rows | Inputs, size: int) -> Iterator[tuple[Tensor, Inputs]]:
-    if isinstance(source, Rows):
-        yield from source.batches(size)
-        return
-    first = 0
-    for piece in structures.chunks(source, size):
-        n = structures.count_rows(piece)
-        yield torch.arange(first, first + n), piece
-        first += n
-
-
 def _run_or_halve(
     network: Network, batch: Inputs, parameters: Mapping[str, Tensor] | None
 ) -> Output:
@@ -181,7 +151,7 @@ def _run_or_halve(
         return network.run(batch, parameters)
     except RuntimeError as error:  # torch.OutOfMemoryError is one, the CPU allocator's is plain
         n = structures.count_rows(batch)
-        if n < 2 or not _is_out_of_memory(error):
+        if n < 2 or not is_out_of_memory(error):
             raise
     if network.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -193,17 +163,6 @@ def _run_or_halve(
     if one.features is not None and two.features is not None:
         both = torch.cat([one.features, two.features])
     return Output(torch.cat([one.logits, two.logits]), both, two.head)
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _at(dense: Tensor, where: Tensor) -> Tensor:
-    """[n, positions…, o] → [n, P, o] at the given places of the flattened positions."""
-    flat = dense.flatten(1, -2)
-    index = (where.to(flat.device) * flat.shape[1]).long().clamp_max(flat.shape[1] - 1)
-    return flat.gather(1, index.unsqueeze(-1).expand(-1, -1, flat.shape[-1]))
 
 
 def dense_positions(task: Task, rows: int, seed: int) -> Tensor | None:
@@ -228,7 +187,7 @@ def dense_labels(labels: Tensor, positions: Tensor | None) -> Tensor:
     """
     if positions is None:
         return labels
-    return _at(labels.unsqueeze(-1), positions).squeeze(-1)
+    return at_positions(labels.unsqueeze(-1), positions).squeeze(-1)
 
 
 def run_passes(

@@ -5,6 +5,7 @@ A parameter outside the scope has Γ = 0, in the noise and in the drift alike.
 
 import fnmatch
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from tulip_ood.errors import InputError
 from tulip_ood.network.features import Calls
+from tulip_ood.network.operations import NOT_COUNTED, Compute
 
 __all__ = ["parameter_scales", "parameters_in_scope"]
 
@@ -19,7 +21,8 @@ Scope = str | Iterable[str]
 LayerScale = Mapping[str, float] | Callable[[str], float]
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-_NAMED = ("all", "head", "last-block", "last-stage")
+_NAMED = ("all", "head", "last-block", "last-stage", "last-25%")
+_SHARE = re.compile(r"last-(\d+(?:\.\d+)?)%")
 
 
 def parameter_scales(
@@ -61,17 +64,23 @@ def parameter_scales(
 
 
 def parameters_in_scope(
-    module: nn.Module, names: Iterable[str], scope: Scope, calls: Calls, head: str | None
+    module: nn.Module,
+    names: Iterable[str],
+    scope: Scope,
+    calls: Calls,
+    head: str | None,
+    compute: Compute = NOT_COUNTED,
 ) -> list[str]:
     """The names of the parameters that `scope` means.
 
     Args:
         module: The network.
         names: All parameters, by canonical name.
-        scope: "all", "head" (the last linear layer), "last-block", "last-stage", or one or more
-            globs on parameter names.
+        scope: "all", "head" (the last linear layer), "last-block", "last-stage", a share of the
+            compute ("last-25%"), or one or more globs on parameter names.
         calls: Which part ran when.
         head: The name of the last linear layer.
+        compute: What a pass computes, for shares of it.
 
     Example:
         >>> import torch
@@ -91,6 +100,8 @@ def parameters_in_scope(
         return [name for name in names if _inside(name, head)]
     if scope in ("last-block", "last-stage"):
         return _after_blocks(module, names, str(scope), calls)
+    if isinstance(scope, str) and (share := _SHARE.fullmatch(scope)) is not None:
+        return _last_share(names, float(share[1]) / 100, compute)
     patterns = [scope] if isinstance(scope, str) else list(scope)
     chosen: set[str] = set()
     for pattern in patterns:
@@ -102,6 +113,25 @@ def parameters_in_scope(
             )
         chosen.update(hits)
     return [name for name in names if name in chosen]
+
+
+def _last_share(names: list[str], share: float, compute: Compute) -> list[str]:
+    """Parameters after whose first use no more than this share of a pass is computed."""
+    if not 0 < share <= 1:
+        raise InputError(f"scope='last-…%' takes a share above 0 up to 100; got {100 * share:g}")
+    if not compute.left:
+        raise InputError(
+            "the operations of this network cannot be counted: name parameters by globs instead; "
+            f"there are {_some(names)}"
+        )
+    chosen = [name for name in names if compute.left.get(name, 1.0) <= share + 1e-9]
+    if not chosen:
+        least = min(compute.left.values())
+        raise InputError(
+            f"no parameter lies in the last {100 * share:g} % of the compute: the last one in use "
+            f"is followed by {100 * least:.2g} % of it"
+        )
+    return chosen
 
 
 def _after_blocks(module: nn.Module, names: list[str], scope: str, calls: Calls) -> list[str]:

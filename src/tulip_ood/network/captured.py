@@ -1,0 +1,215 @@
+"""All passes over a batch as one function of the batch: CUDA graphs and `torch.compile` are here.
+
+A *round* is the base pass, the M noisy passes and the drift pass over one batch, with weights that
+are held ready. On a GPU a round that comes again with as many rows is recorded once and replayed:
+hundreds of kernels are then started by one call. Nothing of this happens on import, on a CPU, or
+for a number of rows that has come only once.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tulip_ood.network.forking import fork_safe_lock
+from tulip_ood.network.partition import Partition, Weights
+
+__all__ = ["Acceleration", "Round"]
+
+_log = logging.getLogger("tulip_ood")
+_WARM_UP = 2  # runs before a recording: libraries choose kernels and take memory in the first ones
+_COMPILE_ROWS = 16  # a smaller batch is not worth compiling for
+Values = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Acceleration:
+    """What may be used on a GPU.
+
+    Attributes:
+        capture: Record rounds as CUDA graphs.
+        compile: Compile both parts of the network with `torch.compile`.
+        choose_kernels: Let cuDNN try its kernels and take the fastest.
+        after: So many rounds with the same number of rows before one is recorded.
+
+    Example:
+        >>> Acceleration().capture, Acceleration().compile
+        (True, False)
+    """
+
+    capture: bool = True
+    compile: bool = False
+    choose_kernels: bool = True
+    after: int = 1
+
+
+class Round:
+    """The passes of one perturbation through a partition. Any number of threads may call it.
+
+    Args:
+        partition: The network in two parts.
+        weights: Of every pass, ready; the base pass first.
+        acceleration: What may be used on a GPU.
+
+    Example:
+        >>> from tulip_ood.network.network import Network
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> partition = Partition.of(network, ["bias"], torch.rand(2, 4))
+        >>> own = partition.weights()
+        >>> [values[0].shape for values in Round(partition, [own, own])(torch.rand(5, 4))]
+        [torch.Size([5, 3]), torch.Size([5, 3])]
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        weights: Sequence[Weights],
+        acceleration: Acceleration | None = None,
+    ) -> None:
+        self.weights = list(weights)
+        self._partition = partition
+        self._acceleration = acceleration or Acceleration()
+        self._on_gpu = partition.network.device.type == "cuda"
+        self._captures = self._on_gpu and self._acceleration.capture
+        self._seen: Counter[int] = Counter()
+        self._recorded: dict[int, _Recorded] = {}
+        self._pool: Any = None
+        self._lock = fork_safe_lock()
+
+    def __call__(self, inputs: Any, tapped: bool = True) -> Values:
+        """The values of every pass's tail, on the device.
+
+        Args:
+            inputs: As the model takes them, of the kind that the partition is made for.
+            tapped: Whether those of the perturbed passes are wanted in full, or the outputs alone.
+        """
+        handed = self._partition.handed(inputs)
+        rows = len(handed[0])
+        if not self._captures:
+            return _trimmed(self._run(handed), tapped)
+        with self._lock:
+            size = _size_for(rows)
+            self._seen[size] += 1
+            if size not in self._recorded and self._seen[size] > self._acceleration.after:
+                self._record(size, handed)
+            found = self._recorded.get(size)
+            if found is None:
+                with _choosing(self._acceleration.choose_kernels):
+                    return _trimmed(self._run(handed), tapped)
+            # The recording's own memory is written to again by the next round.
+            return [
+                (*(_first_rows(value, size, rows) for value in values[:3]), *values[3:])
+                for values in _trimmed(found(_padded(handed, size)), tapped)
+            ]
+
+    def _run(self, handed: tuple[Tensor, ...]) -> Values:
+        frontier = self._partition.trunk_values(handed)
+        return [self._partition.tail_values(frontier, weights) for weights in self.weights]
+
+    def _record(self, size: int, handed: tuple[Tensor, ...]) -> None:
+        compiles = self._acceleration.compile and size >= _COMPILE_ROWS
+        for compiled in (True, False) if compiles else (False,):
+            try:
+                if self._pool is None:
+                    self._pool = torch.cuda.graph_pool_handle()
+                with _compiled(self._partition, compiled):
+                    self._recorded[size] = _Recorded(
+                        self._run,
+                        _padded(handed, size),
+                        self._pool,
+                        self._acceleration.choose_kernels,
+                    )
+                return
+            except Exception as error:  # whatever goes wrong in there, plain calls will do
+                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                what = "compiled" if compiled else "recorded as a CUDA graph"
+                _log.warning("passes of %d inputs could not be %s: %s", size, what, reason)
+                torch.cuda.empty_cache()
+        self._captures = False
+
+
+class _Recorded:
+    """A CUDA graph of a round, for one number of rows."""
+
+    def __init__(
+        self,
+        run: Callable[[tuple[Tensor, ...]], Values],
+        handed: tuple[Tensor, ...],
+        pool: Any,
+        choose_kernels: bool,
+    ) -> None:
+        self._handed = tuple(t.clone(memory_format=torch.preserve_format) for t in handed)
+        self._graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with _choosing(choose_kernels):
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP):
+                    run(self._handed)
+            torch.cuda.current_stream().wait_stream(stream)
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # what the warm-up took is the recording's now
+            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+                self._values = run(self._handed)
+
+    def __call__(self, handed: tuple[Tensor, ...]) -> Values:
+        for mine, given in zip(self._handed, handed, strict=True):
+            mine.copy_(given, non_blocking=True)
+        self._graph.replay()
+        return self._values
+
+
+@contextmanager
+def _compiled(partition: Partition, on: bool) -> Iterator[None]:
+    """Both parts run through `torch.compile` meanwhile."""
+    before = [part.run for part in partition.parts]
+    try:
+        for part in partition.parts if on else ():
+            part.run = torch.compile(part.run, dynamic=False, fullgraph=True)
+        yield
+    finally:
+        for part, run in zip(partition.parts, before, strict=True):
+            part.run = run
+
+
+@contextmanager
+def _choosing(on: bool) -> Iterator[None]:
+    """cuDNN tries its kernels meanwhile."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = on or before
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _size_for(rows: int) -> int:
+    """The next power of two, or a multiple of 64: few numbers of rows are recorded."""
+    if rows > 64:
+        return -(-rows // 64) * 64
+    return 1 << (rows - 1).bit_length()
+
+
+def _padded(handed: tuple[Tensor, ...], size: int) -> tuple[Tensor, ...]:
+    """With the last row repeated: every row has an output of its own, whatever the others are."""
+    more = size - len(handed[0])
+    if not more:
+        return handed
+    return tuple(torch.cat([t, t[-1:].expand(more, *t.shape[1:])]) for t in handed)
+
+
+def _first_rows(value: Any, size: int, rows: int) -> Any:
+    """A copy of as many rows as there were, of what has rows."""
+    if not isinstance(value, Tensor) or value.ndim == 0 or len(value) != size:
+        return value
+    return value[:rows].clone()
+
+
+def _trimmed(values: Values, tapped: bool) -> Values:
+    return values if tapped else [values[0], *((logits,) for logits, *_ in values[1:])]

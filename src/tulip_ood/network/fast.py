@@ -1,0 +1,267 @@
+"""Plain passes or fast ones: the one place that decides.
+
+The fast ones need a graph of the network, which takes a second or more to make: it is made once the
+plain passes over the same weights have computed as much as that is worth, for the parameters in
+scope and the kind of input at hand, and forgotten when weights or devices change. Whatever stands
+in the way, the plain passes do the work, and why is said once.
+"""
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from tulip_ood.errors import TulipError
+from tulip_ood.network import inputs as structures
+from tulip_ood.network.captured import Acceleration, Round
+from tulip_ood.network.exporting import PartitionError, kind_of
+from tulip_ood.network.forking import fork_safe_lock
+from tulip_ood.network.gathering import is_out_of_memory
+from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.network import Network
+from tulip_ood.network.partition import Partition
+from tulip_ood.network.partitioned import hold_round, run_partitioned
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.perturbation import Perturbation
+from tulip_ood.network.precision import SMALL
+from tulip_ood.network.ready import Lowering
+from tulip_ood.network.rows import Rows
+from tulip_ood.network.running import Needs, run_passes
+
+__all__ = ["FastOptions", "FastPasses"]
+
+_VARIABLE = "TULIP_OOD_FAST"
+# Operations of plain passes that a graph is worth: a few seconds on either.
+_EARNED = {"cpu": 3e11, "cuda": 1e14}
+
+
+@dataclass(frozen=True)
+class FastOptions:
+    """Which parts of the fast engine are on; all may be switched off one by one.
+
+    The variable TULIP_OOD_FAST in the environment changes them: "off", or "fold=0,compile=1".
+
+    Attributes:
+        on: Whether there are fast passes at all.
+        fold: See `Lowering`.
+        channels_last: See `Lowering`; in half precision on a GPU, in float32 on a CPU.
+        fuse: See `Lowering`; in half precision on a GPU.
+        in_place: See `Lowering`.
+        capture: See `Acceleration`.
+        compile: See `Acceleration`; takes the place of `fuse`.
+        choose_kernels: See `Acceleration`.
+        earned: Operations that plain passes make before a graph is worth its time; −1 for the
+            device's default.
+
+    Example:
+        >>> FastOptions.from_text("compile=1,earned=0").compile
+        True
+    """
+
+    on: bool = True
+    fold: bool = True
+    channels_last: bool = True
+    fuse: bool = True
+    in_place: bool = True
+    capture: bool = True
+    compile: bool = False
+    choose_kernels: bool = True
+    earned: float = -1.0
+
+    @staticmethod
+    def from_text(text: str) -> "FastOptions":
+        """Options as the variable in the environment has them."""
+        if text.strip().lower() in ("off", "0"):
+            return FastOptions(on=False)
+        kinds = {field.name: type(field.default) for field in fields(FastOptions)}
+        changes: dict[str, Any] = {}
+        for part in filter(None, text.split(",")):
+            name, _, value = part.strip().partition("=")
+            if name not in kinds:
+                raise TulipError(f"{_VARIABLE} names {name!r}; there are {', '.join(kinds)}")
+            changes[name] = _number(name, value) if name == "earned" else _switch(name, value)
+        return replace(FastOptions(), **changes)
+
+    def lowering(self, network: Network) -> Lowering:
+        """What is done to the graph of a network, on its device and in its dtype."""
+        on_gpu = network.device.type == "cuda"
+        half = network.dtype == torch.float16
+        wanted = half if on_gpu else network.dtype == torch.float32
+        return Lowering(
+            fold=self.fold,
+            channels_last=self.channels_last and wanted,
+            fuse=self.fuse and self.fold and on_gpu and half and not self.compile,
+            in_place=self.in_place and not self.compile,
+        )
+
+    def acceleration(self) -> Acceleration:
+        """What may be used on a GPU."""
+        return Acceleration(self.capture, self.compile, self.choose_kernels)
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise TulipError(f"{_VARIABLE}: {name} takes a number; got {value!r}") from None
+
+
+def _switch(name: str, value: str) -> bool:
+    if value not in ("0", "1"):
+        raise TulipError(f"{_VARIABLE}: {name} takes 0 or 1; got {value!r}")
+    return value == "1"
+
+
+class FastPasses:
+    """Runs passes over one network, fast where that pays.
+
+    Args:
+        network: The network.
+        options: By default what the environment says.
+
+    Attributes:
+        refused: Why passes run plainly although they could be fast, or None.
+
+    Example:
+        >>> from tulip_ood.network.initial_mean import InitialMean
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> settings = PassSettings(0.01, n_samples=2)
+        >>> perturbation = Perturbation(network, {"weight": 1.0}, InitialMean({}, ()), settings)
+        >>> fast = FastPasses(network)
+        >>> passes = fast.run(perturbation, torch.zeros(5, 4), batch_size=2, needs=Needs(settings))
+        >>> passes.noisy.shape, fast.made  # such a small network needs no graph
+        (torch.Size([2, 5, 3]), 0)
+    """
+
+    def __init__(self, network: Network, options: FastOptions | None = None) -> None:
+        self.network = network
+        self.options = options or FastOptions.from_text(os.environ.get(_VARIABLE, ""))
+        self.refused: str | None = None
+        self._computed = 0.0
+        self._partitions: dict[Any, Partition | None] = {}
+        self._rounds: dict[Partition, tuple[Perturbation | None, Round]] = {}
+        self._lock = fork_safe_lock()
+
+    @property
+    def made(self) -> int:
+        """How many graphs are in use."""
+        return sum(partition is not None for partition in self._partitions.values())
+
+    def clear(self) -> None:
+        """Forget all that rests on weights and device."""
+        with self._lock:
+            self._partitions.clear()
+            self._rounds.clear()
+            self._computed = 0.0
+
+    def run(
+        self,
+        perturbation: Perturbation,
+        source: Rows | Inputs,
+        *,
+        batch_size: int,
+        needs: Needs,
+        on_device: bool = False,
+        **more: Any,
+    ) -> Passes:
+        """What `run_passes` gives, with its arguments; fast ones may leave it on the device."""
+
+        def plainly() -> Passes:
+            return run_passes(perturbation, source, batch_size=batch_size, needs=needs, **more)
+
+        partition = self._partition(perturbation, source)
+        if partition is None:
+            return plainly()
+        try:
+            return run_partitioned(
+                partition,
+                perturbation,
+                source,
+                batch_size=batch_size,
+                needs=needs,
+                together=self._together(partition, perturbation),
+                on_device=on_device,
+                **more,
+            )
+        except RuntimeError as error:
+            if isinstance(error, TulipError) or is_out_of_memory(error):
+                raise
+            self._refuse(perturbation, source, " ".join(str(error).split())[:200])
+            return plainly()
+
+    # ------------------------------------------------------------------------- the decision
+
+    def _partition(self, perturbation: Perturbation, source: Rows | Inputs) -> Partition | None:
+        """The cut network, if it pays; makes it where it has been earned."""
+        if not self._pays(perturbation):
+            return None
+        first = source.first(4) if isinstance(source, Rows) else source
+        n = len(source) if isinstance(source, Rows) else structures.count_rows(source)
+        key = self._key(perturbation, first)
+        with self._lock:
+            if key in self._partitions:
+                return self._partitions[key]
+            flops = self.network.known_probe.compute.flops
+            self._computed += n * flops * perturbation.settings.n_passes
+            if self._computed < self._price():
+                return None
+            try:
+                self._partitions[key] = self._cut(key[0], first)
+            except PartitionError as error:
+                self._refuse(perturbation, source, str(error))
+            return self._partitions[key]
+
+    def _cut(self, names: frozenset[str], first: Inputs) -> Partition:
+        """With everything that is on; where that does not work, without fused kernels."""
+        lowering = self.options.lowering(self.network)
+        try:
+            return Partition.of(self.network, names, first, lowering)
+        except PartitionError:
+            if not lowering.fuse:
+                raise
+        return Partition.of(self.network, names, first, replace(lowering, fuse=False))
+
+    def _key(self, perturbation: Perturbation, first: Inputs) -> tuple[frozenset[str], Any]:
+        names = perturbation.scales if perturbation.settings.n_samples else ()
+        return frozenset(names), kind_of(self.network, first)
+
+    def _pays(self, perturbation: Perturbation) -> bool:
+        network = self.network
+        if not self.options.on or not network.probed or network.device.type not in _EARNED:
+            return False
+        if sum(p.numel() for p in network.parameters.values()) <= SMALL:
+            return False
+        # A base pass alone has nothing to share: it is worth it where half precision has kernels.
+        return perturbation.settings.n_samples > 0 or network.dtype == torch.float16
+
+    def _price(self) -> float:
+        if self.options.earned >= 0:
+            return self.options.earned
+        return _EARNED[self.network.device.type]
+
+    def _refuse(self, perturbation: Perturbation, source: Rows | Inputs, reason: str) -> None:
+        first = source.first(4) if isinstance(source, Rows) else source
+        with self._lock:
+            self._partitions[self._key(perturbation, first)] = None
+            self._rounds.clear()
+            self.refused = self.refused or reason
+
+    # ------------------------------------------------------------------------------ weights
+
+    def _together(self, partition: Partition, perturbation: Perturbation) -> Round | None:
+        """All passes with held weights; the last ones are kept."""
+        if not perturbation.hold:
+            return None
+        moving = perturbation if perturbation.settings.n_samples else None
+        with self._lock:
+            known, made = self._rounds.get(partition, (None, None))
+            # Another detector of this network may have taken up changed weights.
+            current = made is not None and made.weights[0] is partition.weights()
+            if made is None or known is not moving or not current:
+                made = hold_round(partition, perturbation, self.options.acceleration())
+                self._rounds[partition] = moving, made
+                perturbation.release()
+            return made
