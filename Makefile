@@ -57,6 +57,8 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 .PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
 .PHONY: evidence-speed evidence-speed-cpu
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
+.PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
+.PHONY: evidence-cluster
 DATA ?= sets.npz
 CHECKPOINT ?= checkpoint.safetensors
 LIMIT ?= 3000
@@ -106,6 +108,11 @@ evidence-auto: $(VENV)/.dev ## Ways to combine scores, on finished benchmarks (C
 
 evidence-imagenet: $(VENV)/.dev ## The runner on 50,000 images as large as ImageNet's (4 GB in /tmp meanwhile)
 	$(VENV)/bin/python benchmarks/imagenet/run.py
+
+evidence-cluster: $(VENV)/.dev ## Ray: what dies, bad files, images/s against workers, a plan for a billion images (20 minutes)
+	$(PIP) install --constraint constraints.txt --editable '.[ray-serve]'
+	cd benchmarks/cluster && for script in faults bad_input scaling plan replicas; do \
+		PYTHONPATH=../../src ../../$(VENV)/bin/python $$script.py || exit 1; done
 
 evidence-adapters: ## Our detectors evaluated by other libraries (PYTHON=… OPENOOD=…; see benchmarks/adapters/run.py)
 	$(PYTHON) benchmarks/adapters/run.py --openood "$(OPENOOD)"

@@ -23,6 +23,7 @@ ORDER = [
     "report",
     "demo",
     "serving",
+    "cluster",
     "cli",
 ]
 # `shifts` stands beside `network`: neither knows of the other.

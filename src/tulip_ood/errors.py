@@ -8,6 +8,7 @@ import sys
 import warnings
 
 __all__ = [
+    "ClusterError",
     "DataError",
     "FileFormatError",
     "InputError",
@@ -95,6 +96,16 @@ class DataError(TulipError, OSError):
     Example:
         >>> from tulip_ood.errors import DataError
         >>> issubclass(DataError, OSError)
+        True
+    """
+
+
+class ClusterError(TulipError, RuntimeError):
+    """Workers on other machines cannot do, or do not survive, what they are asked to.
+
+    Example:
+        >>> from tulip_ood.errors import ClusterError
+        >>> issubclass(ClusterError, RuntimeError)
         True
     """
 

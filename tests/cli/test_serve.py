@@ -149,3 +149,10 @@ def test_a_port_that_is_taken(tulip: Tulip, detectors: Path) -> None:
         result = tulip("serve", detectors / "msp.safetensors", *MODEL, "--port", port)
     assert result.exit_code == 2
     assert f"cannot listen on 127.0.0.1, port {port}" in result.stderr
+
+
+def test_replicas_have_no_log_of_their_own(tulip: Tulip, detectors: Path, tmp_path: Path) -> None:
+    base = ["serve", detectors / "msp.safetensors", *MODEL, "--engine", "ray"]
+    result = tulip(*base, "--log", tmp_path / "log.jsonl")
+    assert result.exit_code == 2
+    assert "--log belongs to one process" in result.stderr

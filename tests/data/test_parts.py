@@ -113,3 +113,41 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     assert os.path.exists(path)
     with locked(path, "out"):
         assert Path(path).read_text() == f"{os.getpid()}\n"
+
+
+def test_left_in_parts(parts: Parts) -> None:
+    apart = replace(parts, partitioned=True)
+    fill(apart)
+    assert not apart.finished()
+    apart.merge()
+    assert apart.finished()
+    assert not parts.finished()
+    assert pq.read_table(apart.out)["row"].to_pylist() == list(range(10))
+    assert not apart.folder.exists()
+    apart.check()
+    other = replace(apart, manifest={"seed": 1})
+    with pytest.raises(DataError, match="from another run"):
+        other.check()
+    other.prepare()  # as --overwrite does
+    fill(other)
+    other.merge()
+    assert other.finished()
+
+
+def test_killed_while_parts_become_the_output(parts: Parts) -> None:
+    apart = replace(parts, partitioned=True)
+    fill(apart)
+    (apart.folder / "manifest.json").rename(apart.folder / "_manifest.json")
+    apart.check()
+    apart.prepare()
+    assert apart.missing() == []
+    apart.merge()
+    assert apart.finished()
+
+
+def test_a_part_with_the_rows_of_another_is_found(parts: Parts) -> None:
+    fill(parts)
+    parts.path_of(1).write_bytes(parts.path_of(0).read_bytes())
+    with pytest.raises(DataError, match="does not hold its rows"):
+        parts.merge()
+    assert parts.missing() == [1]

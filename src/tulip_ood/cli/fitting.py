@@ -9,7 +9,8 @@ import typer
 from tulip_ood.cli.failing import UsageError
 from tulip_ood.cli.options import show_unreadable
 from tulip_ood.cli.progress import make_progress
-from tulip_ood.errors import ModelError, TulipError, TulipWarning
+from tulip_ood.errors import TulipWarning
+from tulip_ood.network.refusing import network_refuses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,18 +124,3 @@ def _announce_memory(detector: "Detector", inputs: "Tensor") -> None:
             f"{detector.network.device}",
             err=True,
         )
-
-
-def network_refuses(error: RuntimeError, inputs: "Tensor") -> Exception:
-    """What PyTorch says when inputs do not fit a network, as an error of ours.
-
-    Example:
-        >>> import torch
-        >>> print(network_refuses(RuntimeError("size mismatch"), torch.zeros(2, 3, 8, 8)))
-        the network cannot run on inputs of shape [N, 3, 8, 8]: size mismatch
-    """
-    if isinstance(error, TulipError):
-        return error
-    shape = ", ".join(map(str, inputs.shape[1:]))
-    reason = " ".join(str(error).split())[:300]
-    return ModelError(f"the network cannot run on inputs of shape [N, {shape}]: {reason}")

@@ -6,7 +6,7 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import UsageError, as_usage
-from tulip_ood.cli.reopening import spec_for
+from tulip_ood.cli.score import Engine
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,6 +59,14 @@ def serve(
         str | None,
         typer.Option("--keep-images", metavar="DIR", help="Keep the images; else none is kept."),
     ] = None,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="Here, or on Ray Serve (extra `ray-serve`).")
+    ] = Engine.LOCAL,
+    replicas: Annotated[int, typer.Option(min=1, help="Ray: how many hold the network.")] = 1,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="The Ray cluster; by default one on this machine."),
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Images scored together.")] = 32,
     wait: Annotated[
         float, typer.Option("--wait-ms", min=0, help="How long an image waits for others.")
@@ -86,14 +94,37 @@ def serve(
     with as_usage():
         from tulip_ood.data.opening import read_classes
         from tulip_ood.detectors.saving import read_header
-        from tulip_ood.models.spec import load_model
+        from tulip_ood.models.spec import load_model, spec_for
 
         header = read_header(detector)
         spec = spec_for(model, header, detector)
         names = None if classes is None else read_classes(classes)
+        limits = _limits(batch, wait, queue, images, megabytes, megapixels, seconds)
+        if engine is Engine.RAY:
+            _check_replicas({"--shadow": shadow, "--log": log, "--keep-images": keep_images})
+    if engine is Engine.RAY:
+        from tulip_ood.cluster.serving import serve as serve_on_ray
+
+        _warn_of_strangers(host, token)
+        serve_on_ray(
+            detector,
+            replicas=replicas,
+            model=spec,
+            trust=trust,
+            classes=names,
+            device=device,
+            host=host,
+            port=port,
+            token=token,
+            admin_token=admin_token,
+            limits=limits,
+            address=address,
+            wait=_until_told,
+        )
+        return
+    with as_usage():
         options.check_device(device)
         _check_uvicorn()
-        limits = _limits(batch, wait, queue, images, megabytes, megapixels, seconds)
         network = load_model(spec, trust=trust).module
         beside = None
         if shadow is not None:
@@ -104,7 +135,6 @@ def serve(
         in_shadow = _judge(shadow, beside, device, limits, None)
     with as_usage():
         from tulip_ood.serving import application
-        from tulip_ood.serving.running import is_loopback
         from tulip_ood.serving.running import serve as run
 
         app = application(
@@ -119,14 +149,45 @@ def serve(
             log=log,
             keep_images=keep_images,
         )
-        if not is_loopback(host) and token is None:
-            typer.echo(
-                f"{host} can be reached from other machines, and there is no --token: everyone who "
-                f"reaches it may ask",
-                err=True,
-            )
+        _warn_of_strangers(host, token)
         run(app, host=host, port=port, ready=lambda url: typer.echo(f"listening on {url}"))
     typer.echo("stopped; everything that was asked is answered")
+
+
+def _warn_of_strangers(host: str, token: str | None) -> None:
+    from tulip_ood.serving.running import is_loopback
+
+    if not is_loopback(host) and token is None:
+        typer.echo(
+            f"{host} can be reached from other machines, and there is no --token: everyone who "
+            f"reaches it may ask",
+            err=True,
+        )
+
+
+def _check_replicas(given: dict[str, str | None]) -> None:
+    """Refuse what each replica would have for itself."""
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(f"{option} belongs to one process: leave it out with --engine ray")
+
+
+def _until_told(url: str) -> None:
+    """Return when this process is told to end."""
+    import signal
+    import threading
+
+    told = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: told.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    typer.echo(f"listening on {url}")
+    try:
+        told.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _check_uvicorn() -> None:
@@ -164,7 +225,7 @@ def _shadow_network(
 ) -> "nn.Module":
     """The network of a second detector; the same one where it was fitted on the same weights."""
     from tulip_ood.detectors.saving import read_header
-    from tulip_ood.models.spec import load_model
+    from tulip_ood.models.spec import load_model, spec_for
 
     other = read_header(path)
     if given is None and other["weights_sha256"] == header["weights_sha256"]:

@@ -19,7 +19,7 @@ from tulip_ood.errors import InputError
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Batch", "Unreadable", "batches"]
+__all__ = ["Batch", "Decoded", "Unreadable", "batches", "decoded_batches"]
 
 
 class Unreadable(NamedTuple):
@@ -65,6 +65,38 @@ class Batch(NamedTuple):
     def size(self) -> int:
         """How many rows it stands for, good and bad."""
         return len(self.rows) + len(self.errors)
+
+
+class Decoded(NamedTuple):
+    """Consecutive rows of a source as they come out of decoding: bytes, a quarter of the inputs.
+
+    Attributes:
+        rows: Those that could be read.
+        pixels: uint8 [N, H, W, C], or the inputs of a source that is ready; None if there are none.
+        errors: The rows that could not be read.
+
+    Example:
+        >>> pixels = np.zeros((1, 8, 8, 3), dtype=np.uint8)
+        >>> decoded = Decoded([Row(0, "a.png", 3)], pixels, [])
+        >>> batch = decoded.batch(Preprocess(8, 8, (0.5,) * 3, (0.5,) * 3))
+        >>> batch.inputs.shape, batch.labels
+        (torch.Size([1, 3, 8, 8]), [3])
+    """
+
+    rows: list[Row]
+    pixels: NDArray[Any] | None
+    errors: list[Unreadable]
+
+    def batch(self, preprocess: Preprocess | None) -> Batch:
+        """The same rows as inputs of the network; None for a source that is ready."""
+        inputs = None
+        if self.pixels is not None:
+            # What came from another process may not be written to, and PyTorch knows no such thing.
+            pixels = self.pixels if self.pixels.flags.writeable else self.pixels.copy()
+            inputs = (
+                torch.from_numpy(pixels) if preprocess is None else preprocess.normalise(pixels)
+            )
+        return Batch(self.rows, inputs, [row.label for row in self.rows], self.errors)
 
 
 def batches(
@@ -113,41 +145,76 @@ def batches(
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
     if source.ready:
-        yield from _group(source.read(first, stop), torch.from_numpy, batch_size, cut)
+        yield from _finish(_group(source.read(first, stop), batch_size, cut), torch.from_numpy)
         return
     if preprocess is None:
-        raise InputError(f"{source.name} holds images: say how they are prepared (preprocess)")
+        raise _unprepared(source)
     rows = (len(source) if stop is None else stop) - first
     deliver = Delivery(preprocess, device)
     decoders = Decoders(preprocess, workers, rows=rows, processes=processes)
-    grouped = _group(_decoded(source, decoders, batch_size, first, stop), deliver, batch_size, cut)
+    decoded = _group(_decoded(source, decoders, batch_size, first, stop), batch_size, cut)
+    made = _finish(decoded, deliver)
     if not decoders.workers:
-        for batch in grouped:
+        for batch in made:
             deliver.receive(batch.inputs, deliver.stamp())
             yield batch
         return
-    with contextlib.closing(ahead(grouped, deliver.stamp)) as stamped:
+    with contextlib.closing(ahead(made, deliver.stamp)) as stamped:
         for batch, stamp in stamped:
             deliver.receive(batch.inputs, stamp)
             yield batch
 
 
-def _group(
-    read: Iterator[tuple[Row, Any]],
-    finish: Callable[[NDArray[Any]], Tensor],
-    batch_size: int,
-    cut: int | None,
+def decoded_batches(
+    source: Source, preprocess: Preprocess | None, *, batch_size: int, cut: int | None = None
+) -> Iterator[Decoded]:
+    """The rows of `batches` before they are normalised, decoded by one thread a little ahead.
+
+    Args:
+        source: Where the rows come from.
+        preprocess: How images become inputs; None for a source that is ready.
+        batch_size: Rows in a batch.
+        cut: No batch crosses a multiple of this row number.
+
+    Example:
+        >>> from tulip_ood.data.source import ImageFiles
+        >>> preprocess = Preprocess(8, 8, (0.5,) * 3, (0.5,) * 3)
+        >>> gone = ImageFiles("x", ["/no/such/a.png"], [None])
+        >>> next(decoded_batches(gone, preprocess, batch_size=4)).errors[0].reason
+        'there is no such file'
+    """
+    if source.ready:
+        yield from _group(source.read(), batch_size, cut)
+        return
+    if preprocess is None:
+        raise _unprepared(source)
+    decoders = Decoders(preprocess, 1, rows=0, processes=False)
+    yield from _group(_decoded(source, decoders, batch_size, 0, None), batch_size, cut)
+
+
+def _unprepared(source: Source) -> InputError:
+    return InputError(f"{source.name} holds images: say how they are prepared (preprocess)")
+
+
+def _finish(
+    decoded: Generator[Decoded], finish: Callable[[NDArray[Any]], Tensor]
 ) -> Generator[Batch]:
+    with contextlib.closing(decoded):  # also when the consumer stops early
+        for rows, pixels, errors in decoded:
+            inputs = None if pixels is None else finish(pixels)
+            yield Batch(rows, inputs, [row.label for row in rows], errors)
+
+
+def _group(read: Iterator[tuple[Row, Any]], batch_size: int, cut: int | None) -> Generator[Decoded]:
     rows: list[Row] = []
     pixels: list[NDArray[Any]] = []
     errors: list[Unreadable] = []
 
-    def flush() -> Batch:
-        inputs = finish(np.stack(pixels)) if pixels else None
-        batch = Batch(list(rows), inputs, [row.label for row in rows], list(errors))
+    def flush() -> Decoded:
+        decoded = Decoded(list(rows), np.stack(pixels) if pixels else None, list(errors))
         for held in (rows, pixels, errors):
             held.clear()
-        return batch
+        return decoded
 
     for row, found in read:
         whole = len(rows) + len(errors)

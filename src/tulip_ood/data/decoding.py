@@ -18,7 +18,7 @@ from tulip_ood.errors import DataError
 
 __all__ = ["Raw", "check_pixels", "decode", "why"]
 
-Raw = str | bytes | NDArray[np.generic] | None  # a path, a file's bytes, pixels, or nothing
+Raw = str | bytes | NDArray[np.generic] | None  # a path or URI, bytes, pixels, or nothing
 
 # Named, so that nothing exotic is tried on a stranger's file: EPS would start Ghostscript.
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO", "ICO")
@@ -52,7 +52,7 @@ def decode(raw: Raw, *, mode: str = "RGB") -> Image.Image:
     """The image, upright, in mode "RGB" or "L".
 
     Args:
-        raw: A path, the bytes of a file, or uint8 pixels [H, W] or [H, W, C].
+        raw: A path or a URI, the bytes of a file, or uint8 pixels [H, W] or [H, W, C].
         mode: What the network takes.
 
     Raises:
@@ -68,6 +68,10 @@ def decode(raw: Raw, *, mode: str = "RGB") -> Image.Image:
     if isinstance(raw, np.ndarray):
         pixels = raw[..., 0] if raw.ndim == 3 and raw.shape[2] == 1 else raw
         return _plain(Image.fromarray(pixels), mode)
+    if isinstance(raw, str) and "://" in raw:
+        from tulip_ood.data.remote import is_remote, read_remote
+
+        raw = read_remote(raw) if is_remote(raw) else raw
     if isinstance(raw, str):
         found = os.stat(raw)
         if not stat.S_ISREG(found.st_mode):  # a pipe would make us wait for ever

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from tulip_ood.data.source import ImageFiles
 from tulip_ood.errors import DataError
 
-__all__ = ["IMAGE_SUFFIXES", "class_folders", "is_image", "open_folder"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "class_folders",
+    "is_image",
+    "no_images",
+    "open_folder",
+    "visible_files",
+]
 
 # fmt: off
 IMAGE_SUFFIXES = frozenset((
@@ -38,6 +45,19 @@ def class_folders(folder: str) -> tuple[str, ...]:
         ('cat', 'dog')
     """
     return tuple(_listing(folder)[1])
+
+
+def visible_files(folder: str) -> list[str]:
+    """The paths of the visible files in a folder, not below it, sorted.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pathlib.Path(folder, "a.parquet").touch()
+        ...     visible_files(folder) == [f"{folder}/a.parquet"]
+        True
+    """
+    return [os.path.join(folder, name) for name in _listing(folder)[0]]
 
 
 def open_folder(folder: str, classes: Sequence[str] | None = None) -> ImageFiles:
@@ -73,13 +93,23 @@ def open_folder(folder: str, classes: Sequence[str] | None = None) -> ImageFiles
         paths += found
         labels += [number.get(name)] * len(found)
     if not paths:
-        seen = {os.path.splitext(name)[1] for name in files} - {""}
-        others = f" (there are {', '.join(sorted(seen))})" if seen else ""
-        raise DataError(
-            f"the folder {folder} holds no images{others}; known are "
-            f"{', '.join(sorted(IMAGE_SUFFIXES))}"
-        )
+        raise no_images(folder, files)
     return ImageFiles(folder, paths, labels, names if inside else None)
+
+
+def no_images(folder: str, files: Sequence[str]) -> DataError:
+    """What to raise where a folder holds other things than images.
+
+    Example:
+        >>> str(no_images("notes", ["a.doc"])).partition(";")[0]
+        'the folder notes holds no images (there are .doc)'
+    """
+    seen = {os.path.splitext(name)[1] for name in files} - {""}
+    others = f" (there are {', '.join(sorted(seen))})" if seen else ""
+    return DataError(
+        f"the folder {folder} holds no images{others}; known are "
+        f"{', '.join(sorted(IMAGE_SUFFIXES))}"
+    )
 
 
 def _listing(folder: str) -> tuple[list[str], list[str]]:

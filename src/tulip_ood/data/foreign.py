@@ -5,13 +5,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tulip_ood.data.remote import is_remote
 from tulip_ood.errors import DataError, TulipError
 
 __all__ = ["check_regular", "foreign"]
 
 
 def check_regular(file: str) -> None:
-    """Refuse what would make us wait or read for ever: a pipe, a device.
+    """Refuse what would make us wait or read for ever: a pipe, a device; URIs have none.
 
     Example:
         >>> check_regular("/dev/zero")
@@ -19,6 +20,8 @@ def check_regular(file: str) -> None:
         ...
         tulip_ood.errors.DataError: /dev/zero is not a regular file
     """
+    if is_remote(file):
+        return
     try:
         mode = os.stat(file).st_mode
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name

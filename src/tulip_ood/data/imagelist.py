@@ -1,10 +1,11 @@
 """An image list: a text file with a line `path label` (or `path`) for every image."""
 
-import os
+import io
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from tulip_ood.data.foreign import check_regular
+from tulip_ood.data.remote import folder_of, join, opened
 from tulip_ood.data.source import NO_LABEL, FileStamp, ImageFiles
 from tulip_ood.errors import DataError
 
@@ -87,12 +88,13 @@ def open_list(file: str, root: str | None = None) -> ImageList:
         [0, 1]
     """
     check_regular(file)
-    base = os.path.dirname(file) if root is None else root
+    base = folder_of(file) if root is None else root
     paths: list[str] = []
     labels: list[int | None] = []
     try:
         # File names may be in any encoding; surrogates carry them through unchanged.
-        with open(file, encoding="utf-8-sig", errors="surrogateescape") as lines:
+        with opened(file) as content:
+            lines = io.TextIOWrapper(content, encoding="utf-8-sig", errors="surrogateescape")
             for number, text in enumerate(lines, start=1):
                 try:
                     line = parse_line(text)
@@ -102,7 +104,7 @@ def open_list(file: str, root: str | None = None) -> ImageList:
                     continue
                 if "\0" in line.path:
                     raise DataError(f"{file}, line {number}: this is not a text file")
-                paths.append(os.path.join(base, line.path))
+                paths.append(join(base, line.path))
                 labels.append(line.label)
     except OSError as error:
         if isinstance(error, DataError):

@@ -9,6 +9,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from tulip_ood.data.foreign import check_regular, foreign
+from tulip_ood.data.remote import opened
 from tulip_ood.errors import DataError
 
 __all__ = ["read_arrays"]
@@ -39,7 +40,7 @@ def read_arrays(
         {'x': array([0., 0.])}
     """
     check_regular(file)
-    with foreign(file, "an npz file"), zipfile.ZipFile(file) as packed:
+    with foreign(file, "an npz file"), opened(file) as content, zipfile.ZipFile(content) as packed:
         inside = {info.filename.removesuffix(".npy"): info for info in packed.infolist()}
         if needed is not None and needed not in inside:
             raise DataError(f"{file} has no array {needed!r}; it has {', '.join(inside) or 'none'}")

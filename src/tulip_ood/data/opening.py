@@ -4,8 +4,15 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from tulip_ood.data.folder import class_folders, is_image, open_folder
+from tulip_ood.data.folder import class_folders, is_image, open_folder, visible_files
 from tulip_ood.data.imagelist import open_list
+from tulip_ood.data.remote import (
+    is_remote,
+    open_remote_folder,
+    remote_files,
+    remote_folders,
+    stamp_of,
+)
 from tulip_ood.data.source import Chain, ImageFiles, Source
 from tulip_ood.errors import DataError
 
@@ -23,7 +30,8 @@ def open_sources(
     """One source out of all that was named, in order.
 
     Args:
-        names: Folders, `.txt` lists, `.parquet`, `.npz`, or image files.
+        names: Folders (of images, or of `.parquet` files), `.txt` lists, `.parquet`, `.npz`, or
+            image files; on this machine, or URIs of any file system that pyarrow knows.
         classes: The names of the classes in the network's order, for class folders.
         root: What the paths in lists are relative to.
 
@@ -38,8 +46,8 @@ def open_sources(
     sources: list[Source] = []
     single: list[str] = []  # neighbouring image files are one source, not thousands
     for name in names:
-        if is_image(name) and not os.path.isdir(name):
-            _check_there(name)
+        path = name.partition("?")[0] if is_remote(name) else name
+        if is_image(path) and not _is_folder(name):
             single.append(name)
             continue
         if single:
@@ -54,9 +62,16 @@ def open_sources(
     return sources[0] if len(sources) == 1 else Chain(sources)
 
 
-def _check_there(name: str) -> None:
-    if not os.path.exists(name):
+def _is_folder(name: str) -> bool:
+    """Whether a folder has this name; refuses a name that nothing has."""
+    if is_remote(name):
+        found = stamp_of(name)
+        there, folder = found is None or found.size >= 0, found is None
+    else:
+        there, folder = os.path.exists(name), os.path.isdir(name)
+    if not there:
         raise DataError(f"there is no file or folder {name}")
+    return folder
 
 
 def _files(paths: list[str]) -> ImageFiles:
@@ -64,10 +79,13 @@ def _files(paths: list[str]) -> ImageFiles:
 
 
 def _open(name: str, classes: Sequence[str] | None, root: str | None) -> Source:
-    _check_there(name)
-    if os.path.isdir(name):
-        return open_folder(name, classes)
-    suffix = os.path.splitext(name)[1].lower()
+    if _is_folder(name):
+        tables = _tables(name)
+        if tables:
+            return Chain([_open(table, classes, root) for table in tables])
+        return open_remote_folder(name, classes) if is_remote(name) else open_folder(name, classes)
+    path = name.partition("?")[0] if is_remote(name) else name
+    suffix = os.path.splitext(path)[1].lower()
     if suffix == ".txt":
         return open_list(name, root)
     if suffix == ".parquet":
@@ -79,6 +97,18 @@ def _open(name: str, classes: Sequence[str] | None, root: str | None) -> Source:
 
         return Arrays(name)
     raise DataError(f"{name}: expected a folder, an image list (.txt), .parquet, .npz, or an image")
+
+
+def _tables(folder: str) -> list[str]:
+    """The parquet files in a folder that holds neither images nor class folders."""
+    if is_remote(folder):
+        files, inside = remote_files(folder), remote_folders(folder)
+    else:
+        files, inside = visible_files(folder), class_folders(folder)
+    names = [name.partition("?")[0] if is_remote(name) else name for name in files]
+    if inside or any(map(is_image, names)):
+        return []
+    return [file for file, name in zip(files, names, strict=True) if name.endswith(".parquet")]
 
 
 def _check_classes(sources: Sequence[Source], classes: Sequence[str] | None) -> None:
@@ -108,8 +138,9 @@ def all_class_folders(names: Sequence[str]) -> tuple[str, ...]:
         ...     all_class_folders([f"{root}/val", f"{root}/test", "more.npz"])
         ('cat', 'cow', 'dog')
     """
-    found = (class_folders(name) for name in names if os.path.isdir(name))
-    return tuple(sorted(set().union(*found)))
+    here = (class_folders(name) for name in names if os.path.isdir(name))
+    there = (remote_folders(name) for name in names if is_remote(name) and stamp_of(name) is None)
+    return tuple(sorted(set().union(*here, *there)))
 
 
 def number_folders(

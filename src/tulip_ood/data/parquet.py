@@ -1,7 +1,6 @@
 """Parquet in the layout of Hugging Face image sets: `image: struct<bytes, path>`, `label`."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from itertools import repeat
@@ -12,7 +11,8 @@ import pyarrow.parquet as pq
 
 from tulip_ood.data.decoding import Raw
 from tulip_ood.data.foreign import check_regular, foreign
-from tulip_ood.data.source import NO_LABEL, FileStamp, Label, Row, Source
+from tulip_ood.data.remote import find, folder_of, is_remote, join
+from tulip_ood.data.source import NO_LABEL, FileStamp, Label, Row, Shard, Source, Window
 from tulip_ood.errors import DataError
 
 __all__ = ["Parquet"]
@@ -45,9 +45,9 @@ class Parquet(Source):
 
     def __init__(self, file: str, root: str | None = None) -> None:
         self.name = file
-        self._root = os.path.dirname(file) if root is None else root
+        self._root = folder_of(file) if root is None else root
         check_regular(file)
-        with self._reading(), pq.ParquetFile(file) as opened:
+        with self._reading(), self._open() as opened:
             self._groups = [
                 opened.metadata.row_group(i).num_rows for i in range(opened.metadata.num_row_groups)
             ]
@@ -72,9 +72,15 @@ class Parquet(Source):
     def _reading(self) -> AbstractContextManager[None]:
         return foreign(self.name, "a parquet file")
 
+    def _open(self) -> Any:
+        if not is_remote(self.name):
+            return pq.ParquetFile(self.name)
+        system, path = find(self.name)
+        return pq.ParquetFile(path, filesystem=system)
+
     def _check_rows(self) -> None:
         """A row count costs a file eight bytes, and us a list of that length."""
-        rows, size = sum(self._groups), os.path.getsize(self.name)
+        rows, size = sum(self._groups), FileStamp.of(self.name).size
         if any(n < 0 for n in self._groups) or rows > _ROWS_A_BYTE * size:
             raise DataError(f"{self.name} claims {rows:,} rows in {size:,} bytes: it is damaged")
         if not rows:
@@ -127,7 +133,7 @@ class Parquet(Source):
                 return
 
     def _pieces(self, groups: list[int], columns: list[str]) -> Iterator[Any]:
-        with self._reading(), pq.ParquetFile(self.name) as opened:
+        with self._reading(), self._open() as opened:
             yield from opened.iter_batches(_AT_ONCE, row_groups=groups, columns=columns)
 
     def _raw(self, value: Any) -> tuple[Raw, str | None]:
@@ -135,8 +141,13 @@ class Parquet(Source):
             return value, None
         path = value.get("path")
         if value["bytes"] is None and path:
-            return os.path.join(self._root, path), path
+            # A file must not choose where we connect to: its paths lead below its folder.
+            return None if is_remote(path) else join(self._root, path), path
         return value["bytes"], path
+
+    def shard(self, first: int, stop: int) -> Shard:
+        """The file's name and a range: whoever gets it reads the file."""
+        return Shard(self.name, [Window(self, first, stop)])
 
     def labels(self) -> Iterator[Label]:
         """Every row's label, from its column alone."""

@@ -6,6 +6,7 @@ At the end the parts are joined, and only then does the output appear.
 """
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,6 +25,7 @@ from tulip_ood.network.files import appear
 __all__ = ["Parts", "describe_inputs", "digest_of_file", "written_manifest"]
 
 _KEY = b"tulip.manifest"
+_FINAL_NOTE = "_manifest.json"
 _ROW_GROUP = 65_536
 
 
@@ -77,6 +80,8 @@ class Parts:
         manifest: What decides its content, as JSON.
         rows: How many rows it will have.
         part_rows: How many a part has.
+        partitioned: Whether the parts stay apart: `out` is then a folder of them, for tables that
+            are too long for one file.
 
     Example:
         >>> import tempfile
@@ -96,6 +101,7 @@ class Parts:
     manifest: dict[str, Any]
     rows: int
     part_rows: int
+    partitioned: bool = False
 
     @property
     def folder(self) -> Path:
@@ -122,18 +128,23 @@ class Parts:
     def check(self) -> None:
         """Refuse an output or parts that are there already and belong to another run."""
         if self.out.exists() and not self.finished():
-            raise self._refusal(self.out, written_manifest(self.out))
+            raise self._refusal(self.out, self._of_output())
         # A folder without parts is a run that was killed before it had any.
         if any(self.folder.glob("part-*")) and not self.begun():
             raise self._refusal(self.folder, self._noted())
 
     def finished(self) -> bool:
         """Whether the output is there already, made from an equal manifest."""
-        return self.out.exists() and written_manifest(self.out) == self._as_read()
+        return self._of_output() == self._as_read()
 
     def begun(self) -> bool:
         """Whether there is a folder of parts with an equal manifest."""
         return self._noted() == self._as_read()
+
+    def _of_output(self) -> dict[str, Any] | None:
+        if self.out.is_dir():
+            return _read_note(self.out / _FINAL_NOTE) if self.partitioned else None
+        return None if self.partitioned else written_manifest(self.out)
 
     def prepare(self) -> None:
         """Take up the folder of parts, or make it; parts of another run are removed."""
@@ -158,11 +169,8 @@ class Parts:
         return self.folder / "manifest.json"
 
     def _noted(self) -> dict[str, Any] | None:
-        try:
-            found = json.loads(self._note.read_text())
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
+        found = _read_note(self._note)  # or killed between the last two steps of a partitioned run
+        return _read_note(self.folder / _FINAL_NOTE) if found is None else found
 
     def _as_read(self) -> dict[str, Any]:
         read: dict[str, Any] = json.loads(json.dumps(self.manifest))
@@ -184,44 +192,72 @@ class Parts:
         if not path.exists():
             return False
         try:
-            found: list[int] = pq.read_table(path, columns=["row"])["row"].to_pylist()
+            found = pq.read_table(path, columns=["row"])["row"]
         except (pa.ArrowException, OSError, KeyError):
             return False
-        return found == list(self.range_of(index))
+        return self._has_all(index, found)
+
+    def _has_all(self, index: int, found: Any) -> bool:
+        wanted = self.range_of(index)
+        return bool(found.combine_chunks().equals(pa.array(np.arange(wanted.start, wanted.stop))))
 
     def write(self, index: int, rows: list[dict[str, Any]]) -> None:
         """Write a part; it appears whole or not at all."""
+        self.put(index, self.encode(index, rows))
+
+    def encode(self, index: int, rows: list[dict[str, Any]]) -> bytes:
+        """A part as a file's content: another process can make it, and one alone put it there."""
         if [row["row"] for row in rows] != list(self.range_of(index)):
             raise DataError(f"part {index} of {self.out} lacks rows: the inputs changed meanwhile")
-        table = pa.Table.from_pylist(rows, schema=self.schema)
-        appear(self.path_of(index), lambda path: pq.write_table(table, path))
+        content = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows, schema=self.schema), content)
+        return content.getvalue()
+
+    def put(self, index: int, content: bytes) -> None:
+        """Let a part appear, whole or not at all."""
+        appear(self.path_of(index), lambda path: path.write_bytes(content))
 
     # ----------------------------------------------------------------------- end
 
     def read(self) -> Iterator[Any]:
-        """The parts' tables, in order."""
+        """The parts' tables, in order, each with the rows that it should have."""
         for index in range(len(self)):
-            yield pq.read_table(self.path_of(index), schema=self.schema)
+            table = pq.read_table(self.path_of(index), schema=self.schema)
+            if not self._has_all(index, table["row"]):
+                raise DataError(
+                    f"{self.path_of(index)} does not hold its rows: run the same command again"
+                )
+            yield table
 
     def merge(self) -> None:
-        """Join all parts, check that no row is missing, let the output appear, remove the parts."""
+        """Check that no row is missing or there twice, and let the output appear.
+
+        One table is joined from the parts, which are then removed; of a partitioned one the folder
+        gets the output's name.
+        """
+        if self.partitioned:
+            self._seal()
+            return
         appear(self.folder / "merged.parquet", self._join)
         (self.folder / "merged.parquet").replace(self.out)
         self.clear()
 
+    def _seal(self) -> None:
+        """The folder of parts becomes the output."""
+        self._check_count(sum(len(table) for table in self.read()))
+        for left in (*self.folder.glob("*.partial"), *self.folder.glob("merged.parquet")):
+            left.unlink()
+        if self.out.is_dir():
+            _clear(self.out)
+        self.out.unlink(missing_ok=True)
+        # Readers of a folder of parquet leave out what begins with an underscore.
+        self._note.rename(self.folder / _FINAL_NOTE)
+        self.folder.rename(self.out)
+
     def clear(self) -> None:
         """Remove the parts' folder, but nothing that is not ours."""
-        if not self.folder.exists():
-            return
-        for pattern in ("part-*.parquet", "*.partial", "merged.parquet", "manifest.json"):
-            for ours in self.folder.glob(pattern):
-                ours.unlink()
-        try:
-            self.folder.rmdir()
-        except OSError as error:
-            raise DataError(
-                f"{self.folder} holds files that are not ours: move them, or write elsewhere"
-            ) from error
+        if self.folder.exists():
+            _clear(self.folder)
 
     def _join(self, path: Path) -> None:
         written = 0
@@ -241,8 +277,31 @@ class Parts:
                 if sum(map(len, held)) >= _ROW_GROUP:
                     flush()
             flush()
-        if written != self.rows:
+        self._check_count(written)
+
+    def _check_count(self, found: int) -> None:
+        if found != self.rows:
             raise DataError(
-                f"joining the parts of {self.out} gave {written} rows instead of {self.rows}: run "
+                f"joining the parts of {self.out} gave {found} rows instead of {self.rows}: run "
                 f"the same command again"
             )
+
+
+def _read_note(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _clear(folder: Path) -> None:
+    for pattern in ("part-*.parquet", "*.partial", "merged.parquet", "*manifest.json"):
+        for ours in folder.glob(pattern):
+            ours.unlink()
+    try:
+        folder.rmdir()
+    except OSError as error:
+        raise DataError(
+            f"{folder} holds files that are not ours: move them, or write elsewhere"
+        ) from error

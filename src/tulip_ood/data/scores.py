@@ -7,11 +7,13 @@ import torch
 
 from tulip_ood.data.batches import Batch
 from tulip_ood.errors import InputError
+from tulip_ood.network.refusing import network_refuses
 
 if TYPE_CHECKING:
+    from tulip_ood.detectors.base import Detector
     from tulip_ood.detectors.prediction import Prediction
 
-__all__ = ["NOT_FINITE", "score_rows", "score_schema"]
+__all__ = ["NOT_FINITE", "score_rows", "score_schema", "scored"]
 
 TOP = 5  # most probable labels that are kept
 NOT_FINITE = "the input, or what the network makes of it, is NaN or Inf"
@@ -53,6 +55,30 @@ def score_schema(task: str) -> Any:
             pa.field("error", pa.string()),
         ]
     )
+
+
+def scored(detector: "Detector", batch: Batch) -> list[dict[str, Any]]:
+    """The rows of a batch as the detector scores them.
+
+    Args:
+        detector: A fitted one.
+        batch: The rows.
+
+    Example:
+        >>> import tulip_ood
+        >>> from tulip_ood.data.source import Row
+        >>> x, y = torch.randn(200, 4), torch.arange(200) % 3
+        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> scored(detector, Batch([Row(7, "x#7", None)], x[7:8], [None], []))[0]["row"]
+        7
+    """
+    if batch.inputs is None:
+        return score_rows(detector.task.name, batch, None)
+    try:
+        prediction = detector.predict(batch.inputs)
+    except RuntimeError as error:
+        raise network_refuses(error, batch.inputs) from error
+    return score_rows(detector.task.name, batch, prediction)
 
 
 def score_rows(task: str, batch: Batch, prediction: "Prediction | None") -> list[dict[str, Any]]:

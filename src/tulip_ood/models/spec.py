@@ -17,7 +17,7 @@ import importlib
 import os
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ from tulip_ood.models.networks import resolve
 from tulip_ood.models.timm_zoo import load_timm
 from tulip_ood.models.torchvision_zoo import load_torchvision
 
-__all__ = ["REOPENABLE", "LoadedModel", "load_model", "may_reopen"]
+__all__ = ["REOPENABLE", "LoadedModel", "load_model", "may_reopen", "spec_for"]
 
 # Only these may be opened because a detector file says so: a file must not choose code to run.
 REOPENABLE = ("torchvision:", "timm:", "hf:", "efficientnet-lite:")
@@ -73,6 +73,34 @@ def may_reopen(spec: str | None) -> bool:
         (True, False)
     """
     return spec is not None and spec.startswith(REOPENABLE)
+
+
+def spec_for(
+    model: str | None, header: Mapping[str, Any], path: str, *, option: str = "--model"
+) -> str:
+    """The spec of a detector's network: the user's, or the file's own where that runs no code.
+
+    Args:
+        model: What the user has named, or None.
+        header: The header of the detector file.
+        path: Where that is.
+        option: What the user can name it with.
+
+    Example:
+        >>> spec_for(None, {"model_spec": "efficientnet-lite:0"}, "d.safetensors")
+        'efficientnet-lite:0'
+    """
+    if model is not None:
+        return model
+    stored: str | None = header["model_spec"]
+    if stored is not None and may_reopen(stored):
+        return stored
+    if stored is None:
+        raise InputError(f"{path} was fitted from Python and names no network: give {option} SPEC")
+    raise InputError(
+        f"{path} was fitted on {stored!r}; a detector file may only open "
+        f"{' '.join(REOPENABLE)} by itself: give {option} {stored}"
+    )
 
 
 def load_model(spec: str, *, trust: bool = False) -> LoadedModel:

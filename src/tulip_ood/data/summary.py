@@ -1,0 +1,76 @@
+"""What a table of scores comes to: how many were accepted, refused, and without a score."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tulip_ood.data.batches import Unreadable
+
+__all__ = ["Summary", "summarise"]
+
+_LISTED = 20  # unreadable inputs that are named
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table of scores in short.
+
+    Attributes:
+        out: Where the table is.
+        rows: How many inputs.
+        accepted: How many of them the detector trusts.
+        errors: How many have no score.
+        first_errors: The first of these.
+
+    Example:
+        >>> Summary(Path("x.parquet"), rows=10, accepted=7, errors=1, first_errors=()).refused
+        2
+    """
+
+    out: Path
+    rows: int
+    accepted: int
+    errors: int
+    first_errors: tuple[Unreadable, ...]
+
+    @property
+    def refused(self) -> int:
+        """How many have a score that is too high."""
+        return self.rows - self.accepted - self.errors
+
+
+def summarise(out: Path) -> Summary:
+    """Count what is in a table, a piece at a time.
+
+    Args:
+        out: A parquet file, or a folder of them.
+
+    Example:
+        >>> import tempfile
+        >>> import pyarrow as pa
+        >>> columns = {"row": [0], "path": ["a.png"], "accepted": [True], "error": [None]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pq.write_table(pa.table(columns), f"{folder}/part-0.parquet")
+        ...     summarise(Path(folder)).accepted
+        1
+    """
+    rows = accepted = errors = 0
+    first: list[Unreadable] = []
+    for batch in _pieces(out):
+        rows += len(batch)
+        accepted += pc.sum(batch["accepted"]).as_py() or 0
+        wrong = batch.filter(pc.is_valid(batch["error"]))
+        errors += len(wrong)
+        few = wrong.slice(0, max(0, _LISTED - len(first))).to_pylist()
+        first += [Unreadable(row["row"], row["path"], row["error"]) for row in few]
+    return Summary(out, rows, accepted, errors, tuple(first))
+
+
+def _pieces(out: Path) -> Iterator[Any]:
+    for path in sorted(out.glob("*.parquet")) if out.is_dir() else [out]:
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(columns=["row", "path", "accepted", "error"])
