@@ -429,6 +429,24 @@ FIGURES = (
     "balanced-lambda",
     "self-tuning",
 )
+
+
+def architectures() -> str:
+    """Which networks fitting, the scopes and the export were run on."""
+    rows = []
+    for entry in read("architectures/result.json")["networks"]:
+        scopes = [
+            f"{100 * one['perturbed']:.3g} %" if one["works"] else "–"
+            for one in entry["scopes"].values()
+        ]
+        made = entry["export"]
+        end = [f"{made['gap']:.0e}", f"{made['cost']:.2g}"] if made["works"] else ["refused", "–"]
+        name = f"{entry['library']} {entry['network'].removesuffix('Classification')}"
+        rows.append([name, f"{entry['parameters'] / 1e6:.3g} M", *scopes, *end])
+    head = ["network", "parameters", "head", "last-block", "last-stage", "all", "ONNX: gap", "cost"]
+    return table(head, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{f"says-{name}": partial(says, name) for name in FIGURES},
     "adds": adds,
@@ -451,6 +469,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "examples": examples,
     **SPEED_TABLES,
     **{f"example-{name}": partial(example, name) for name in EXAMPLES},
+    "architectures": architectures,
 }
 
 
