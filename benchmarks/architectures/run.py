@@ -23,7 +23,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +103,6 @@ def examine(candidate: Candidate) -> dict[str, Any]:
     """One network: every scope, then the export."""
     torch.manual_seed(0)
     start, heads = time.process_time(), _heads()
-    if candidate.library == "torchvision":
-        candidate = replace(candidate, shape=(3, 32, 32))  # as small as they allow
     inputs, others = some_inputs(candidate, FITTED), some_inputs(candidate, CHECKED)
     model = heads.lively(widened(candidate.build()), inputs)
     strengthen(model, inputs, candidate)
@@ -150,8 +147,11 @@ def some_inputs(candidate: Candidate, n: int) -> Any:
 def widened(model: nn.Module) -> nn.Module:
     """Weights as large as keep the size of what goes through; transformers begin smaller.
 
-    Otherwise nearly all inputs look alike, and what differs is lost in rounding.
+    Otherwise nearly all inputs look alike, and what differs is lost in rounding. BatchNorm takes
+    care of that by itself.
     """
+    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
+        return model
     for parameter in model.parameters():
         if parameter.ndim > 1:
             wanted = parameter[0].numel() ** -0.5

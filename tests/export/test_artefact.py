@@ -110,6 +110,20 @@ def test_pt2_is_opened_when_it_is_trusted(vit: nn.Module, images: Any, tmp_path:
     assert artefact.golden_gap() <= 1e-4
 
 
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+@pytest.mark.parametrize("task", ["regression", "multilabel"])
+def test_other_tasks(task: str, vectors: Any, tmp_path: Path) -> None:
+    x = vectors.val[0][:200]
+    y = torch.cat([x.sum(dim=1, keepdim=True), x], dim=1)
+    detector = tulip_ood.Tulip(vectors.model, task=task, n_samples=2)
+    detector.fit([(x, y if task == "regression" else (y > 0).long())], recipe="balanced")
+    tulip_ood.export(detector, tmp_path / "gate.pt2", check=[x])
+    answer = tulip_ood.export.load(tmp_path / "gate.pt2", trust=True)(vectors.ood)
+    expected = detector.predict(vectors.ood)
+    np.testing.assert_allclose(answer["probs"], expected.probs, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(answer["accepted"], expected.accepted)
+
+
 def test_an_artefact_says_what_it_is(images: Any, tmp_path: Path) -> None:
     detector = tulip_ood.detectors.MSP(images.model).fit(images.loader())
     detector.provenance["classes"] = ["a", "b", "c", "d"]

@@ -6,7 +6,8 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import as_usage
-from tulip_ood.cli.score import _preprocess, _spec
+from tulip_ood.cli.reopening import spec_for
+from tulip_ood.cli.score import _preprocess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def export(
 
         check_format(out, format)
         header = read_header(detector)
-        spec = _spec(model, header, detector)
+        spec = spec_for(model, header, detector)
         source = open_sources(check) if check else None
         prepared = None if source is None else _preprocess(header, source, detector)
         network = load_model(spec, trust=trust).module
