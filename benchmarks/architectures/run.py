@@ -31,7 +31,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "heads"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from libraries import check_installed
-from networks import CLASSES, LENGTH, LIBRARIES, VOCABULARY, Candidate
+from networks import LENGTH, LIBRARIES, VOCABULARY, Candidate
 from torch import Tensor, nn
 
 import tulip_ood
@@ -106,9 +106,8 @@ def examine(candidate: Candidate) -> dict[str, Any]:
     inputs, others = some_inputs(candidate, FITTED), some_inputs(candidate, CHECKED)
     model = heads.lively(widened(candidate.build()), inputs)
     strengthen(model, inputs, candidate)
-    # The network's own answers, one in five changed: it is neither right nor wrong throughout.
+    # A network that is always right: with random labels J* has no end, and rounding shows.
     labels = heads.logits_of(model, inputs).argmax(dim=1)
-    labels[::5] = (labels[::5] + 1) % CLASSES
     scopes: dict[str, Any] = {}
     exported: Any = None
     for scope in SCOPES:
