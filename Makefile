@@ -59,6 +59,8 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 .PHONY: evidence-cluster
+.PHONY: evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
+.PHONY: evidence-architectures
 DATA ?= sets.npz
 CHECKPOINT ?= checkpoint.safetensors
 LIMIT ?= 3000
@@ -134,6 +136,9 @@ evidence-parity: ## Scores against other libraries (PYTHON=… OPENOOD=… WEIPE
 
 evidence-heads: ## The last layer, looked for in 50 networks (PYTHON=… with torchvision, timm, transformers)
 	PYTHONPATH=src $(PYTHON) benchmarks/heads/run.py
+
+evidence-architectures: ## Fit, score, scopes and export on 26 networks (PYTHON=… with torchvision, timm, transformers, onnx…)
+	PYTHONPATH=src $(PYTHON) benchmarks/architectures/run.py
 
 evidence-networks: ## Images prepared as the libraries do (PYTHON=… with torchvision, timm, transformers, scikit-learn)
 	PYTHONPATH=src $(PYTHON) benchmarks/networks/run.py

@@ -502,6 +502,22 @@ def cluster_breaks() -> str:
     return table(["what", "where it ends", "what then"], rows)
 
 
+def architectures() -> str:
+    """Which networks fitting, the scopes and the export were run on."""
+    rows = []
+    for entry in read("architectures/result.json")["networks"]:
+        scopes = [
+            f"{100 * one['perturbed']:.3g} %" if one["works"] else "–"
+            for one in entry["scopes"].values()
+        ]
+        made = entry["export"]
+        end = [f"{made['gap']:.0e}", f"{made['cost']:.2g}"] if made["works"] else ["refused", "–"]
+        name = f"{entry['library']} {entry['network'].removesuffix('Classification')}"
+        rows.append([name, f"{entry['parameters'] / 1e6:.3g} M", *scopes, *end])
+    head = ["network", "parameters", "head", "last-block", "last-stage", "all", "ONNX: gap", "cost"]
+    return table(head, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{f"says-{name}": partial(says, name) for name in FIGURES},
     "adds": adds,
@@ -528,6 +544,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cluster-bad": cluster_bad,
     "cluster-plan": cluster_plan,
     "cluster-breaks": cluster_breaks,
+    "architectures": architectures,
 }
 
 

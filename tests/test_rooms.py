@@ -16,6 +16,7 @@ ORDER = [
     "detectors",
     "data",
     "models",
+    "export",
     "benchmark",
     "theory",
     "adapters",

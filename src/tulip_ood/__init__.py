@@ -14,7 +14,7 @@ from tulip_ood.errors import TulipError, TulipWarning
 from tulip_ood.version import __version__
 
 if TYPE_CHECKING:
-    from tulip_ood import detectors
+    from tulip_ood import detectors, export
     from tulip_ood.benchmark.comparing import compare
     from tulip_ood.detectors.auto import Auto
     from tulip_ood.detectors.saving import load
@@ -30,6 +30,7 @@ __all__ = [
     "__version__",
     "compare",
     "detectors",
+    "export",
     "load",
 ]
 
@@ -41,6 +42,7 @@ _LAZY = {
     "Tulip": "tulip_ood.detectors.tulip",
     "load": "tulip_ood.detectors.saving",
     "detectors": "tulip_ood.detectors",
+    "export": "tulip_ood.export",
 }
 
 
@@ -48,7 +50,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(_LAZY[name])
-    return module if name == "detectors" else getattr(module, name)
+    return module if _LAZY[name].endswith(f".{name}") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

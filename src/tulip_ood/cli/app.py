@@ -12,6 +12,7 @@ from tulip_ood.cli.bench import bench_app
 from tulip_ood.cli.calibrate import calibrate
 from tulip_ood.cli.compare import compare
 from tulip_ood.cli.data import data_app
+from tulip_ood.cli.export import export
 from tulip_ood.cli.failing import one_line
 from tulip_ood.cli.methods import methods
 from tulip_ood.cli.monitor import monitor
@@ -101,7 +102,7 @@ def tulip(
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec")
 
 
-for _command in (methods, compare, calibrate, score, serve, monitor, train):
+for _command in (methods, compare, calibrate, score, export, serve, monitor, train):
     app.command(help=_help(_command))(_command)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

@@ -283,7 +283,7 @@ def _inner(name: str) -> str:
     return name.removeprefix("module.")
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     if "Constraints violated (rows)" in str(error):
         return "its code fixes the number of inputs (as len(x) does, and x.shape[0] does not)"
     if "data-dependent" in str(error):
@@ -293,9 +293,10 @@ def _one_line(error: Exception) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet(*more: str) -> Iterator[None]:
     """PyTorch warns of its own internals, and logs what we are going to say in one line."""
-    loggers = [logging.getLogger(name) for name in ("torch.export", "torch.fx", "torch._dynamo")]
+    names = ("torch.export", "torch.fx", "torch._dynamo", *more)
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     try:
         with warnings.catch_warnings():

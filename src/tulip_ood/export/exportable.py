@@ -1,0 +1,73 @@
+"""Which detectors can become a file of their own, and what to say of the others."""
+
+from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.logits import LogitDetector
+from tulip_ood.detectors.noise import NoiseAveraging
+from tulip_ood.detectors.registry import METHODS
+from tulip_ood.detectors.tempscale import TemperatureScaling
+from tulip_ood.detectors.tulip import Tulip
+from tulip_ood.errors import InputError
+from tulip_ood.network.inputs import Inputs
+
+__all__ = ["EXPORTABLE", "check_exportable", "example_inputs"]
+
+# Their scores are a function of the logits of one or several passes, and of nothing else.
+_KINDS: tuple[type[Detector], ...] = (
+    LogitDetector,
+    TemperatureScaling,
+    NoiseAveraging,
+    Tulip,
+)
+EXPORTABLE = tuple(name for name, m in METHODS.items() if issubclass(m.detector, _KINDS))
+_TASKS = ("classification", "binary", "multilabel", "regression")
+_EXAMPLES = 4
+
+
+def check_exportable(detector: Detector) -> None:
+    """Refuse a detector that cannot be exported; says which can.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> knn = tulip_ood.detectors.make("knn", torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> check_exportable(knn)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: knn cannot be exported: its score is not a function of logits \
+alone. These can: msp, ent, mls, ebo, gen, tempscale, react, ash-b, ash-s, ash-p, scale, noise, \
+tulip
+    """
+    if not isinstance(detector, _KINDS):
+        raise InputError(
+            f"{detector.name} cannot be exported: its score is not a function of logits alone. "
+            f"These can: {', '.join(EXPORTABLE)}"
+        )
+    if detector.task.name not in _TASKS:
+        raise InputError(
+            f"task {detector.task.name!r} cannot be exported; these can: {', '.join(_TASKS)}"
+        )
+    if detector.network.precision != "float32":
+        raise InputError(
+            "this detector was fitted in half precision, which only an accelerator repeats: fit it "
+            "with precision='float32' to export it"
+        )
+    detector._ready()
+
+
+def example_inputs(detector: Detector, n: int = _EXAMPLES) -> Inputs:
+    """A few inputs like those that the detector was fitted on.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> example_inputs(detector).shape
+        torch.Size([4, 4])
+    """
+    found = detector.engine.golden_inputs(n)
+    if found is None:
+        raise InputError(
+            "this detector was fitted on passes and has never seen an input, so the shape of its "
+            "inputs is not known: fit it on a loader to export it"
+        )
+    return found

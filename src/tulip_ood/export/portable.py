@@ -1,0 +1,136 @@
+"""What an artefact is made of: the network, its graph, the weights of all passes.
+
+The drift pass is a finite difference, f at other weights, so every pass is the same graph run with
+other numbers: no derivative is ever exported.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tulip_ood.detectors.base import Detector
+from tulip_ood.errors import InputError, ModelError
+from tulip_ood.export.exportable import example_inputs
+from tulip_ood.network.exporting import Exported, State, _copied, export_network
+from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.network import Network
+from tulip_ood.network.partition import Partition
+from tulip_ood.network.running import Needs
+
+__all__ = ["Portable", "needed_passes"]
+
+
+def needed_passes(detector: Detector) -> Needs:
+    """The passes that scoring and the probabilities need: the base pass alone where J is 0.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> needed_passes(detector).settings.n_passes
+        1
+    """
+    state = detector.fitted
+    idle = getattr(state, "j_probs", 0.0) == 0.0
+    return detector._needs_to_score() if idle else detector._needs()
+
+
+@dataclass(frozen=True)
+class Portable:
+    """A network that can leave: cut into trunk and tail, with the weights of every tail.
+
+    Attributes:
+        network: A copy on the CPU, in float32 unless that is not enough.
+        partition: Where it is cut; checked against the network.
+        exported: Its graph, whole.
+        weights: The perturbed parameters of each pass: base, noisy ones, drift.
+        n_samples: M; 0 where only the base pass is made.
+        drifts: Whether the last pass is the drift pass.
+        example: A few inputs.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> portable = Portable.of(detector)
+        >>> len(portable.weights), portable.network.dtype
+        (1, torch.float32)
+    """
+
+    network: Network
+    partition: Partition
+    exported: Exported
+    weights: tuple[Mapping[str, Tensor], ...]
+    n_samples: int
+    drifts: bool
+    example: Inputs
+
+    @staticmethod
+    def of(detector: Detector, dtype: torch.dtype = torch.float32) -> "Portable":
+        """From a fitted detector, with passes in float32 or in the detector's own dtype."""
+        settings = needed_passes(detector).settings
+        example = example_inputs(detector)
+        network = _copy(detector.network, example, dtype)
+        perturbation = detector.engine.perturbation(settings)
+        names = perturbation.scales if settings.n_samples else {}
+        moved = list(perturbation.noisy()) if settings.n_samples else []
+        if settings.makes_drift:
+            moved.append(perturbation.drifted())
+        weights = [
+            {name: parameters[name].to("cpu", dtype) for name in names}
+            for parameters in (network.parameters, *moved)
+        ]
+        _check_finite(weights)
+        return Portable(
+            network,
+            Partition.of(network, names, example),
+            export_network(network, example),
+            tuple(weights),
+            settings.n_samples,
+            settings.makes_drift,
+            example,
+        )
+
+    def value(self, state: State) -> Tensor:
+        """What a placeholder of the graph stands for, with the network's own parameters."""
+        if state.kind == "parameter":
+            return self.network.parameters[state.name]
+        if state.kind == "buffer":
+            return self.network.module.get_buffer(state.name)
+        return self.exported.constants[state.name]
+
+    def is_perturbed(self, state: State) -> bool:
+        """Whether it differs between passes."""
+        return state.kind == "parameter" and state.name in self.weights[0]
+
+
+def _copy(network: Network, example: Inputs, dtype: torch.dtype) -> Network:
+    """The network on the CPU, in another dtype than its passes have where that is asked for."""
+    network.probe(example)
+    if network.calls_user_hooks:
+        raise ModelError(
+            "the network's output is changed by hooks of yours, which no graph can follow: make "
+            "them a part of its forward"
+        )
+    module, _ = _copied(network)
+    copy = Network(
+        module.to("cpu", dtype),
+        network.task,
+        output=network.output_function,
+        head=network.head_name,
+    )
+    if copy.dtype != dtype:
+        copy._may_widen = False  # as for networks that insist on float32
+        copy.dtype = copy._pass_dtype()
+        copy.refresh()
+    copy.probe(example)
+    return copy
+
+
+def _check_finite(weights: list[dict[str, Tensor]]) -> None:
+    for one in weights:
+        for name, value in one.items():
+            if not bool(value.isfinite().all()):
+                raise InputError(f"{name} is not finite: such a network is not exported")

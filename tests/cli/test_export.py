@@ -1,0 +1,50 @@
+"""`tulip export`: what it says before it writes, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from typer.testing import Result
+
+import tulip_ood
+from tulip_ood.models.spec import load_model
+
+Tulip = Callable[..., Result]
+MODEL = ("--model", "tulip_tiny:make")
+
+
+def test_size_and_cost_then_a_file_that_takes_pixels(
+    tulip: Tulip, detectors: Path, project: Path, tmp_path: Path
+) -> None:
+    out, found = tmp_path / "gate.onnx", tmp_path / "gate.json"
+    file = detectors / "tulip.safetensors"
+    more = ("--preprocess", "--check", "test", "--json", found)
+    result = tulip("export", file, "--out", out, *MODEL, *more)
+    assert result.exit_code == 0, result.output
+    assert "an input costs" in result.stderr
+    assert "scores differ by" in result.stdout
+    said = json.loads(found.read_text())
+    assert said["plan"]["passes"] == 6
+    assert said["parity"]["n_inputs"] == 48 + 60
+    images = sorted((project / "test" / "red").iterdir())
+    pixels = np.stack([np.asarray(Image.open(path)) for path in images])
+    answer = tulip_ood.export.load(out)(pixels)
+    detector = tulip_ood.load(file, load_model("tulip_tiny:make").module)
+    x = ((pixels / 255 - 0.5) / 0.25).transpose(0, 3, 1, 2).astype("f4")
+    assert answer["label"].tolist() == detector.predict(x).label.tolist()
+
+
+def test_wrong_use(tulip: Tulip, detectors: Path, tmp_path: Path) -> None:
+    file = detectors / "msp.safetensors"
+    for arguments, why in (
+        (("--out", tmp_path / "x.onnx"), "give --model tulip_tiny:make"),
+        (("--out", tmp_path / "x.trt", *MODEL), "must end in .onnx or .pt2"),
+        (("--out", tmp_path / "no" / "x.onnx", *MODEL), "there is no folder"),
+        (("--out", tmp_path / "x.onnx", "--check", "nowhere", *MODEL), "nowhere"),
+    ):
+        result = tulip("export", file, *arguments)
+        assert result.exit_code == 2, result.output
+        assert why in result.stderr
+    assert list(tmp_path.iterdir()) == []
