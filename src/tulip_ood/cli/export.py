@@ -6,8 +6,6 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import as_usage
-from tulip_ood.cli.reopening import spec_for
-from tulip_ood.cli.score import _preprocess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,16 +56,17 @@ def export(
     options.check_place(out, "--out")
     options.check_place(json, "--json")
     with as_usage():
+        from tulip_ood.cluster.job import stored_preprocess
         from tulip_ood.data.opening import open_sources
         from tulip_ood.detectors.saving import load, read_header
         from tulip_ood.export.writing import check_format, export_detector
-        from tulip_ood.models.spec import load_model
+        from tulip_ood.models.spec import load_model, spec_for
 
         check_format(out, format)
         header = read_header(detector)
         spec = spec_for(model, header, detector)
         source = open_sources(check) if check else None
-        prepared = None if source is None else _preprocess(header, source, detector)
+        prepared = None if source is None else stored_preprocess(header, source, detector)
         network = load_model(spec, trust=trust).module
     ready = load(detector, network)
     console = Console(stderr=True)

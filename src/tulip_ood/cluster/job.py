@@ -24,7 +24,7 @@ from tulip_ood.errors import DataError, InputError, warn
 from tulip_ood.models.spec import load_model, spec_for
 from tulip_ood.version import __version__
 
-__all__ = ["Job", "Model", "make_network", "prepare", "versions"]
+__all__ = ["Job", "Model", "make_network", "prepare", "stored_preprocess", "versions"]
 
 PART_ROWS = 1024
 _CPU_BATCH, _GPU_BATCH = 64, 256
@@ -130,7 +130,7 @@ def prepare(
     schema = score_schema(header["config"]["task"])
     names = _classes(header, inputs) if classes is None else tuple(classes)
     source = open_sources(inputs, classes=names, root=root)
-    preprocess = _preprocess(header, source, detector)
+    preprocess = stored_preprocess(header, source, detector)
     on_cpu = device is None or device.startswith("cpu")
     size = batch_size or (_CPU_BATCH if on_cpu else _GPU_BATCH)
     manifest = {
@@ -165,7 +165,18 @@ def _classes(header: dict[str, Any], inputs: Sequence[str]) -> tuple[str, ...] |
         return ()
 
 
-def _preprocess(header: dict[str, Any], source: Source, path: str) -> Preprocess | None:
+def stored_preprocess(header: dict[str, Any], source: Source, path: str) -> Preprocess | None:
+    """How a detector's file says that images are prepared; None for a source that is ready.
+
+    Args:
+        header: The header of the detector file.
+        source: The inputs.
+        path: Where the detector file is.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> stored_preprocess({"preprocess": None}, SimpleNamespace(ready=True), "d.safetensors")
+    """
     if source.ready:
         return None
     if header["preprocess"] is None:
