@@ -26,10 +26,9 @@ class Part:
         run: From what is handed over and what is ready to what the other half is handed.
         states: Which parameters, buffers and constants the half rests on.
         moving: Which of what is ready differs between passes.
-        ready: What each of what is ready is called.
 
     Example:
-        >>> Part(None, None, (), (), ()).states
+        >>> Part(None, None, (), ()).states
         ()
     """
 
@@ -37,7 +36,6 @@ class Part:
     run: Callable[..., Any]
     states: tuple[State, ...]
     moving: tuple[bool, ...]
-    ready: tuple[str, ...]
 
 
 def split(exported: Exported, names: frozenset[str], lowering: Lowering) -> tuple[Part, Part]:
@@ -119,9 +117,7 @@ def _part(
         graph.output(tuple(new[node] for node in returned))
     prepare, run = divide(exported.graph_module, graph, len(given), lowering)
     kept = tuple(exported.states[node.name] for node in states)
-    returned_names: Any = prepare.graph.output_node().args[0]
-    ready = tuple(str(node) for node in returned_names)
-    return Part(prepare, run, kept, _moving(prepare.graph, kept, names), ready)
+    return Part(prepare, run, kept, _moving(prepare.graph, kept, names))
 
 
 def _moving(graph: fx.Graph, states: tuple[State, ...], names: frozenset[str]) -> tuple[bool, ...]:
