@@ -1,5 +1,7 @@
 """Which detectors can become a file of their own, and what to say of the others."""
 
+import torch
+
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.logits import LogitDetector
 from tulip_ood.detectors.noise import NoiseAveraging
@@ -46,7 +48,7 @@ tulip
         raise InputError(
             f"task {detector.task.name!r} cannot be exported; these can: {', '.join(_TASKS)}"
         )
-    if detector.network.precision != "float32":
+    if detector.network.dtype not in (torch.float32, torch.float64):
         raise InputError(
             "this detector was fitted in half precision, which only an accelerator repeats: fit it "
             "with precision='float32' to export it"

@@ -49,19 +49,14 @@ class Passing(nn.Module):
         self._portable = portable
         self._shapes = shapes
         self._trunk, self._tail = portable.partition.parts
+        own = portable.network.parameters
+        self._ready = tuple(portable.partition.weights({**own, **w}) for w in portable.weights)
         if shapes:
             _check_shapeable(portable)
 
     def states(self, i: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """What trunk and tail need beside the inputs, in pass i."""
-        portable, moved = self._portable, self._portable.weights[i]
-        trunk = [portable.value(state) for state in self._trunk.states]
-        tail = [
-            moved[state.name] if portable.is_perturbed(state) else portable.value(state)
-            for state in self._tail.states
-        ]
-        with torch.no_grad():
-            return tuple(self._trunk.prepare(*trunk)), tuple(self._tail.prepare(*tail))
+        return self._portable.partition._current("trunk").values, self._ready[i].values
 
     @property
     def moves(self) -> tuple[bool, ...]:
@@ -69,9 +64,14 @@ class Passing(nn.Module):
         return self._tail.moving
 
     @property
-    def titles(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def titles(self) -> tuple[list[str], list[str]]:
         """What the states of trunk and tail are called."""
-        return self._trunk.ready, self._tail.ready
+        found, parts = [], {"trunk": self._trunk, "tail": self._tail}
+        for (kind, part), states in zip(parts.items(), self.states(0), strict=True):
+            graph: Any = part.run
+            places = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
+            found.append([f"{kind}.{name}" for name in places[len(places) - len(states) :]])
+        return found[0], found[1]
 
     def trunk(self, inputs: tuple[Tensor, ...], states: tuple[Tensor, ...]) -> tuple[Any, ...]:
         """What all passes have in common."""
@@ -99,8 +99,7 @@ class Passing(nn.Module):
 
 def _check_shapeable(portable: Portable) -> None:
     """Where the last layer runs at every position, which one counts depends on the input."""
-    output = portable.network.run(portable.example)
-    partition = portable.partition
+    output, partition = portable.network.run(portable.example), portable.partition
     raw = partition.tail_values(partition.trunk(portable.example).values, partition.weights())
     pooled = len(raw) > 1 and math.prod(raw[1].shape[1:]) == raw[1].shape[1]
     if output.features is None or not pooled:

@@ -13,7 +13,7 @@ from torch import Tensor
 from tulip_ood.detectors.base import Detector
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.export.exportable import example_inputs
-from tulip_ood.network.exporting import Exported, State, _copied, export_network
+from tulip_ood.network.exporting import _copied
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
 from tulip_ood.network.partition import Partition
@@ -44,7 +44,6 @@ class Portable:
     Attributes:
         network: A copy on the CPU, in float32 unless that is not enough.
         partition: Where it is cut; checked against the network.
-        exported: Its graph, whole.
         weights: The perturbed parameters of each pass: base, noisy ones, drift.
         n_samples: M; 0 where only the base pass is made.
         drifts: Whether the last pass is the drift pass.
@@ -61,7 +60,6 @@ class Portable:
 
     network: Network
     partition: Partition
-    exported: Exported
     weights: tuple[Mapping[str, Tensor], ...]
     n_samples: int
     drifts: bool
@@ -86,24 +84,11 @@ class Portable:
         return Portable(
             network,
             Partition.of(network, names, example),
-            export_network(network, example),
             tuple(weights),
             settings.n_samples,
             settings.makes_drift,
             example,
         )
-
-    def value(self, state: State) -> Tensor:
-        """What a placeholder of the graph stands for, with the network's own parameters."""
-        if state.kind == "parameter":
-            return self.network.parameters[state.name]
-        if state.kind == "buffer":
-            return self.network.module.get_buffer(state.name)
-        return self.exported.constants[state.name]
-
-    def is_perturbed(self, state: State) -> bool:
-        """Whether it differs between passes."""
-        return state.kind == "parameter" and state.name in self.weights[0]
 
 
 def _copy(network: Network, example: Inputs, dtype: torch.dtype) -> Network:
