@@ -1,5 +1,7 @@
 """Which detectors can become a file of their own, and what to say of the others."""
 
+from typing import Any
+
 import torch
 
 from tulip_ood.detectors.base import Detector
@@ -9,9 +11,10 @@ from tulip_ood.detectors.registry import METHODS
 from tulip_ood.detectors.tempscale import TemperatureScaling
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError
+from tulip_ood.network.golden import synthetic_inputs
 from tulip_ood.network.inputs import Inputs
 
-__all__ = ["EXPORTABLE", "check_exportable", "example_inputs"]
+__all__ = ["EXPORTABLE", "calm", "check_exportable", "example_inputs"]
 
 # Their scores are a function of the logits of one or several passes, and of nothing else.
 _KINDS: tuple[type[Detector], ...] = (
@@ -66,10 +69,31 @@ def example_inputs(detector: Detector, n: int = _EXAMPLES) -> Inputs:
         >>> example_inputs(detector).shape
         torch.Size([4, 4])
     """
-    found = detector.engine.golden_inputs(n)
-    if found is None:
+    if detector.engine.inputs is None:
         raise InputError(
             "this detector was fitted on passes and has never seen an input, so the shape of its "
             "inputs is not known: fit it on a loader to export it"
         )
-    return found
+    return synthetic_inputs(calm(detector.engine.inputs), n)
+
+
+def calm(description: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of a description in the inner half of their range.
+
+    Noise over all of it is twice as wide as data are, and may drive a network to outputs of
+    thousands, of which no runtime gives the same digits.
+
+    Example:
+        >>> calm({"kind": "tensor", "dtype": "float32", "shape": [3], "low": -4.0, "high": 4.0})
+        {'kind': 'tensor', 'dtype': 'float32', 'shape': [3], 'low': -2.0, 'high': 2.0}
+    """
+    kind = description["kind"]
+    if kind == "dict":
+        inside = {name: calm(item) for name, item in description["items"].items()}
+        return {**description, "items": inside}
+    if kind == "tuple":
+        return {**description, "items": [calm(item) for item in description["items"]]}
+    if kind != "tensor" or not getattr(torch, description["dtype"]).is_floating_point:
+        return description
+    low, high = description["low"], description["high"]
+    return {**description, "low": (3 * low + high) / 4, "high": (low + 3 * high) / 4}

@@ -9,7 +9,7 @@ import torch
 
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.envelope_fit import FittedEnvelope
-from tulip_ood.export.exportable import example_inputs
+from tulip_ood.export.exportable import calm, example_inputs
 from tulip_ood.export.judging import OUTPUTS
 from tulip_ood.export.passing import Prepare, input_tensors
 from tulip_ood.export.plan import Plan
@@ -102,7 +102,10 @@ def describe(
             for name, t in zip(input_names(portable.example), taken, strict=True)
         ],
         "outputs": {name: _MEANS[name] for name in OUTPUTS},
-        "golden": {"inputs": detector.engine.inputs, "scores": [float(s) for s in golden]},
+        "golden": {
+            "inputs": calm(detector.engine.inputs or {}),
+            "scores": [float(s) for s in golden],
+        },
         "precision": f"{str(portable.network.dtype).removeprefix('torch.')} passes, float64 after",
         "plan": plan.to_dict(),
         "versions": _versions(),
