@@ -147,11 +147,10 @@ def test_a_method_that_comes_later_uses_the_passes_that_are_there(
     run(root, networks[:1], tmp_path / "out", methods="ent")
     before, forwards[0] = forwards[0], 0
     run(root, networks[:1], tmp_path / "out", methods="msp")
-    fitting = forwards[0]
-    assert 0 < fitting < before / 2  # validation data alone
+    assert 0 < forwards[0] < before  # validation data alone
     forwards[0] = 0
     run(root, networks[:1], tmp_path / "none", methods="msp", cache_limit=0)
-    assert forwards[0] > before / 2
+    assert forwards[0] >= before
 
 
 class Interrupted(BaseException):

@@ -128,7 +128,7 @@ def test_the_batch_does_not_matter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if narrow:
-        monkeypatch.setattr("tulip_ood.network.network.SMALL", 0)
+        monkeypatch.setattr("tulip_ood.network.precision.SMALL", 0)
         detector = new(name, world).fit([world.val])
     else:
         detector = fitted.get(name) or new(name, world).fit([world.val])

@@ -49,7 +49,7 @@ def test_a_score_does_not_depend_on_the_batch(
     setting: Setting, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # In float32, as large networks are run: small ones are given float64 on a CPU.
-    monkeypatch.setattr("tulip_ood.network.network.SMALL", 0, raising=False)
+    monkeypatch.setattr("tulip_ood.network.precision.SMALL", 0, raising=False)
     detector = MAKERS[method](setting).fit(setting.loader())
     seen = setting.val[0][:20]  # learned from, so that statistics lie on learned values
     x = torch.cat([setting.test[:20], setting.ood[:10], seen])
