@@ -391,4 +391,4 @@ def test_half_precision_is_refused_on_a_cpu() -> None:
     with pytest.raises(InputError, match="for accelerators"):
         tulip_ood.Tulip(plain(), precision="half")
     with pytest.raises(InputError, match="precision must be one of"):
-        tulip_ood.Tulip(plain(), precision="auto")
+        tulip_ood.Tulip(plain(), precision="double")
