@@ -125,7 +125,7 @@ evidence-speed: ## What TULiP costs in passes of the same network, and what it l
 	PYTHONPATH=src $(PYTHON) benchmarks/speed/run.py --quality "$(CHECKPOINT)" "$(DATA)" --inputs 500
 
 evidence-speed-cpu: ## The same on two cores that nobody else uses, and what sharing the trunk brings
-	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) benchmarks/speed/run.py --device cpu
+	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) benchmarks/speed/run.py --device cpu --rounds 3
 	PYTHONPATH=src OMP_NUM_THREADS=1 $(PYTHON) benchmarks/speed/partition.py
 
 evidence-memory: $(VENV)/.dev ## Peak memory of learning from ever more features
