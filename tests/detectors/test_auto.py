@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import tulip_ood
 from tulip_ood import Auto, Tulip
+from tulip_ood.detectors.evidence import weigh, weight_of
 from tulip_ood.errors import InputError
 
 
@@ -36,25 +37,33 @@ def test_the_score_is_the_formula(fitted: Auto, data: tuple[Tensor, Tensor]) -> 
         seed=0,
     )
     state = fitted.fitted
-    order, shaped, neighbours = (
+    order, shaped, neighbours, ratio = (
         (part._score(own, passes) - centre) / spread
         for part, own, centre, spread in zip(
             fitted.parts, state.parts, state.centres, state.spreads, strict=True
         )
     )
-    expected = order + (shaped + neighbours / 2).clamp_min(0)
-    assert torch.equal(fitted._score(state, passes), expected)
-    assert bool((expected >= order).all())
+    g, k, r = (fitted._weights[name] for name in ("tulip+scale", "knn", "ratio"))
+    expected = (
+        order
+        + k * neighbours / 2
+        + (g * shaped + k * neighbours - 1).clamp_min(0)
+        + r * (ratio - 1).clamp_min(0)
+    )
+    torch.testing.assert_close(fitted._score(state, passes), expected)
 
 
-def test_both_share_their_noise(fitted: Auto) -> None:
-    order, shaped, _ = fitted.parts
-    assert order._settings() == shaped._settings()
+def test_all_share_their_noise(fitted: Auto) -> None:
+    order, shaped, _, ratio = fitted.parts
+    assert order._settings() == shaped._settings() == ratio._settings()
 
 
 def test_strength_0_ranks_as_tulip(data: tuple[Tensor, Tensor]) -> None:
     x, _ = data
-    auto, tulip = Auto(network(), strength=0).fit([data]), Tulip(network()).fit([data])
+    auto, tulip = (
+        Auto(network(), strength=0).fit([data]),
+        Tulip(network()).fit([data], recipe="balanced"),
+    )
     a, b = auto.score(x), tulip.score(x)
     assert torch.equal(a.argsort(stable=True), b.argsort(stable=True))
     assert torch.equal(auto.predict(x).probs, tulip.predict(x).probs)
@@ -64,11 +73,13 @@ def test_features_that_may_be_negative_are_not_shaped(data: tuple[Tensor, Tensor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         detector = Auto(network(nn.Tanh())).fit([data])
-    assert detector._part_names == ("tulip", "knn")
+    assert detector._part_names == ("tulip", "knn", "ratio")
     assert any(f.code == "without-tulip+scale" for f in detector.report().findings)
 
 
-def test_without_features_it_is_tulip(data: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+def test_without_features_there_is_still_the_ratio(
+    data: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
     x, _ = data
 
     class Bare(nn.Module):
@@ -86,10 +97,59 @@ def test_without_features_it_is_tulip(data: tuple[Tensor, Tensor], tmp_path: Pat
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         detector = Auto(model).fit([data])
-    assert detector._part_names == ("tulip",)
+    assert detector._part_names == ("tulip", "ratio")
     detector.save(tmp_path / "auto.tulip")
     again = tulip_ood.load(tmp_path / "auto.tulip", model)
     assert torch.equal(again.score(x), detector.score(x))
+
+
+def test_what_no_kind_can_judge_stays_silent(data: tuple[Tensor, Tensor]) -> None:
+    """A network that keeps its answers on every kind leaves nothing to weigh by."""
+    x, _ = data
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    with torch.no_grad():
+        model[2].weight.mul_(1e-3)
+        model[2].bias.copy_(torch.tensor([5.0, -5.0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        labels = (torch.arange(len(x)) < 8).long()
+        detector = Auto(model).fit([(x, labels)])
+        plain = Tulip(model).fit([(x, labels)], recipe="balanced")
+    assert set(detector._weights.values()) == {0.0}
+    assert detector._heard == ("tulip",)
+    assert detector._needs_to_score() == plain._needs_to_score()
+    order = plain.score(x)
+    assert torch.equal(detector.score(x).argsort(stable=True), order.argsort(stable=True))
+
+
+def test_weights_are_kept_in_a_file(
+    fitted: Auto, data: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
+    x, _ = data
+    fitted.save(tmp_path / "auto.tulip")
+    again = tulip_ood.load(tmp_path / "auto.tulip", network())
+    assert isinstance(again, Auto)
+    assert again._weights == fitted._weights
+    assert torch.equal(again.score(x), fitted.score(x))
+    assert any("auto-1" in line for line in again.report().lines)
+
+
+def test_neighbours_do_not_learn_from_what_they_are_judged_on(
+    data: tuple[Tensor, Tensor],
+) -> None:
+    """KNN finds a changed copy easily among other images, and hardly beside its own original."""
+    seen: list[int] = []
+
+    class Spy(tulip_ood.detectors.KNN):
+        def _learn(self, passes: object) -> object:  # type: ignore[override]
+            seen.append(len(passes))  # type: ignore[arg-type]
+            return super()._learn(passes)  # type: ignore[arg-type]
+
+    detector = Spy(network())
+    rows = detector.engine.collect([data], detector._needs(), seed=0, memory=1 << 30)
+    weights, said = weigh(detector.engine, rows, detector._needs(), {"knn": detector}, seed=0)
+    assert seen == [200]
+    assert weights["knn"] == weight_of(said["knn"], said["entropy"])
 
 
 def test_regression_is_tulip_alone(data: tuple[Tensor, Tensor]) -> None:

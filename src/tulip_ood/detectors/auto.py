@@ -1,12 +1,13 @@
 """One detector that needs no tuning and no OOD data: the recipe `auto-1`.
 
-TULiP's own score orders the inputs, as it orders the network's own errors best. What shaped
-features and neighbours know of OOD inputs is only listened to where it speaks against an input:
+TULiP with the balanced λ and its calibrated strength J* orders the inputs, as it orders the
+network's own errors best. Three more opinions come from the same passes: TULiP's GEN over shaped
+features (G), neighbours (K), and the ratio of noise to drift (R). Each counts as far as it finds
+pseudo-OOD (its weight w), and G and R only where they speak clearly against an input:
 
-    U = z(TULiP) + strength · max(0, z(TULiP over SCALE) + ½ z(KNN))
+    U = z(TULiP) + strength · (½ w_K z(K) + max(0, w_G z(G) + w_K z(K) − 1) + w_R max(0, z(R) − 1))
 
-with every score centred and scaled on held-out validation data (z). All of it comes from the passes
-that TULiP makes anyway.
+with every score centred and scaled on held-out validation data (z).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tulip_ood.detectors.compose import Sum, SumState
+from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.compose import Sum, SumState, union
 from tulip_ood.detectors.engine import PassCount
 from tulip_ood.detectors.envelope_fit import judge_passes
+from tulip_ood.detectors.evidence import Weights, weigh
+from tulip_ood.detectors.ratio import Ratio
+from tulip_ood.detectors.recipes import recipe_named
 from tulip_ood.detectors.shaping import make_shaping
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError, ModelError
@@ -31,21 +36,25 @@ from tulip_ood.numerics.tasks import Classification
 
 __all__ = ["Auto"]
 
-ORDER, SHAPED, NEIGHBOURS = "tulip", "tulip+scale", "knn"
-NEIGHBOURS_WEIGHT = 0.5
+ORDER, SHAPED, NEIGHBOURS, RATIO = "tulip", "tulip+scale", "knn", "ratio"
+PARTS = (ORDER, SHAPED, NEIGHBOURS, RATIO)
+# TULiP over shaped features: constants that did well on every network of docs/research.md.
+SHAPING, SHAPED_BALANCE, SHAPED_J = "scale:85", 0.5, 2.0
+CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median
 LOOKED_AT = 128  # validation inputs, to see whether features can be shaped
 
 
 class Auto(Sum):
-    """TULiP, TULiP over shaped features, and neighbours, weighed without any OOD data.
+    """TULiP, and what shaped features, neighbours and the ratio of noise to drift say beside it.
 
     Args:
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
-        strength: How much evidence against an input counts beside TULiP's own score; 0 is TULiP.
+        strength: How much the other opinions count beside TULiP's own score; 0 is TULiP.
         n_samples: M, the number of noisy passes.
         scope: Which parameters are perturbed, as in `Tulip`.
-        parts: Which of the three scores take part; "tulip" always does. Where a network's
-            penultimate features cannot be found, or the task is not classification, it is alone.
+        parts: Which of the four scores take part; "tulip" always does. Where a network's
+            penultimate features cannot be found, or the task is not classification, some are left
+            out, and the report says so.
         settings: For each part, arguments of its own, by name.
         **common: As for every detector.
 
@@ -71,28 +80,31 @@ class Auto(Sum):
         strength: float = 1.0,
         n_samples: int = 10,
         scope: Scope = "all",
-        parts: Sequence[str] = (ORDER, SHAPED, NEIGHBOURS),
+        parts: Sequence[str] = PARTS,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         **common: Any,
     ) -> None:
         if not 0 <= strength < float("inf"):
             raise InputError(f"strength must be finite and not negative, got {strength}")
-        unknown = [part for part in parts if part not in (ORDER, SHAPED, NEIGHBOURS)]
-        if unknown or ORDER not in parts:
+        if ORDER not in parts or any(part not in PARTS for part in parts):
             raise InputError(
-                f"the parts of auto are {ORDER} (always), {SHAPED} and {NEIGHBOURS}, got "
+                f"the parts of auto are {ORDER} (always), {SHAPED}, {NEIGHBOURS} and {RATIO}, got "
                 f"{', '.join(parts) or 'none'}"
             )
         task = model.task.name if isinstance(model, Network) else common.get("task")
         if task not in (None, Classification.name):
             parts = (ORDER,)
         given = {name: dict(own) for name, own in (settings or {}).items()}
-        for name in (ORDER, SHAPED):
+        for name in (ORDER, SHAPED, RATIO):
             given.setdefault(name, {}).setdefault("n_samples", n_samples)
             given[name].setdefault("scope", scope)
         super().__init__(model, parts=parts, settings=given, **common)
         self.name = type(self).name  # type: ignore[misc]
         self.strength, self.n_samples = strength, n_samples
+        self._weights: Weights = {}
+
+    def _make_part(self, name: str, **settings: Any) -> Detector:
+        return Ratio(**settings) if name == RATIO else super()._make_part(name, **settings)
 
     @property
     def _order(self) -> Tulip:
@@ -103,32 +115,43 @@ class Auto(Sum):
     # ----------------------------------------------------------------------- fit
 
     def _prepare(self, rows: Rows, tune: Any, count: PassCount) -> None:
-        """Tune TULiP, then the shaped one at the same ε: their passes are the same."""
+        """Give every part its constants, then see what each is worth."""
         if self.network.known_probe.head is None:
             for name in (SHAPED, NEIGHBOURS):
                 self._leave_out(name, "penultimate features are not to be found (see head=…)")
-        order = self._order
+        recipe, order = recipe_named("balanced"), self._order
+        for part in self.parts:
+            if isinstance(part, Tulip):
+                part._recipe, part._setting = recipe, part._with_given(recipe.setting)
         self._prepare_part(order, rows, count)
+        for name, part in zip(self._part_names, self.parts, strict=True):
+            if isinstance(part, Tulip) and part is not order:
+                # The passes are the order's.
+                part._chosen_scope, part._chosen_samples = order._chosen_scope, order._samples
+                part._setting = replace(part._setting, epsilon=order._setting.epsilon)
+                if name == SHAPED:
+                    part._setting = part._with_given(
+                        replace(part._setting, balance=SHAPED_BALANCE, j=SHAPED_J, shaping=SHAPING)
+                    )
+        self._check_shaping(rows)
+        others = {n: p for n, p in zip(self._part_names, self.parts, strict=True) if n != ORDER}
+        self._weights = {}
+        if others and self.strength:
+            self._weights, self._facts["evidence"] = weigh(
+                self.engine, rows, self._needs(), others, seed=self.seed, count=count
+            )
+
+    def _check_shaping(self, rows: Rows) -> None:
+        """Leave shaping out where it is not for these features."""
         if SHAPED not in self._part_names:
             return
-        shaped = self.parts[self._part_names.index(SHAPED)]
-        assert isinstance(shaped, Tulip)
-        try:
-            self._check_shaping(shaped, rows)
-        except ModelError as error:
-            self._leave_out(SHAPED, str(error))
-            return
-        shaped.epsilon = order._setting.epsilon
-        shaped._setting = shaped._with_given(shaped._recipe.setting)
-        self._prepare_part(shaped, rows, count)
-
-    def _check_shaping(self, shaped: Tulip, rows: Rows) -> None:
-        """Refuse features that shaping is not for."""
         few = rows.take(range(min(LOOKED_AT, len(rows))))
         base = Needs(self._settings().with_(n_samples=0))
         features = self.engine.passes_of(few, base, seed=self.seed).need_features()
-        assert shaped.shaping is not None
-        make_shaping(shaped.shaping).learned(features)
+        try:
+            make_shaping(SHAPING).learned(features)
+        except ModelError as error:
+            self._leave_out(SHAPED, str(error))
 
     def _leave_out(self, name: str, reason: str) -> None:
         if name not in self._part_names:
@@ -140,7 +163,8 @@ class Auto(Sum):
 
     def _take_passes(self, passes: Passes, tune: Any) -> None:
         raise InputError(
-            "auto makes passes of its own while it chooses, which needs the inputs: pass a loader"
+            "auto makes passes of its own while it weighs its parts, which needs the inputs: pass "
+            "a loader"
         )
 
     def _judge(self, passes: Passes) -> None:
@@ -150,24 +174,38 @@ class Auto(Sum):
         order._judge(passes)
         states = tuple(order._state if i == at else s for i, s in enumerate(self._state.parts))
         self._state = replace(self._state, parts=states)
-        self._findings += order._findings
+        alone = self._heard == (ORDER,)  # otherwise J = 0 is not the whole score
+        self._findings += [f for f in order._findings if alone or f.code != "j-zero"]
         self._facts |= {**order._facts, "recipe": self.recipe}
 
     # --------------------------------------------------------------------- score
 
-    def _needs_to_score(self) -> Needs:
-        """One pass where no part needs more; otherwise all that any part may look at."""
-        needs = super()._needs_to_score()
-        return self._needs() if needs.settings.n_samples else needs
+    @property
+    def _heard(self) -> tuple[str, ...]:
+        """The parts that count: TULiP, and the others that were found worth it."""
+        weights = self._weights if self.strength else {}
+        return tuple(n for n in self._part_names if n == ORDER or weights.get(n))
 
-    def _combined(self, columns: Sequence[Tensor]) -> Tensor:
-        by_name = dict(zip(self._part_names, columns, strict=True))
-        order = by_name[ORDER]
+    def _needs_to_score(self) -> Needs:
+        """What the parts that count need: one pass, if none of them needs more."""
+        named = zip(self._part_names, self.parts, strict=True)
+        return union([part._needs_to_score() for name, part in named if name in self._heard])
+
+    def _score(self, state: SumState, passes: Passes) -> Tensor:
+        said = {
+            name: self._column(self._part_names.index(name), state, passes) for name in self._heard
+        }
+        order = said.pop(ORDER)
         nothing = torch.zeros_like(order)
-        evidence = by_name.get(SHAPED, nothing) + NEIGHBOURS_WEIGHT * by_name.get(
-            NEIGHBOURS, nothing
-        )
-        return order + self.strength * evidence.clamp_min(0.0)
+
+        def weighed(name: str) -> Tensor:
+            return self._weights[name] * said[name] if name in said else nothing
+
+        neighbours = weighed(NEIGHBOURS)
+        more = neighbours / 2 + (weighed(SHAPED) + neighbours - CLEARLY).clamp_min(0.0)
+        if RATIO in said:
+            more = more + self._weights[RATIO] * (said[RATIO] - CLEARLY).clamp_min(0.0)
+        return order + self.strength * more
 
     def _probs(self, state: SumState, passes: Passes) -> Tensor:
         order = self._order
@@ -176,20 +214,26 @@ class Auto(Sum):
 
     def _report_lines(self) -> list[str]:
         order = self._order
-        setting = order._setting
-        lines = [
+        heard = [f"{self._weights[name]:.2g} × {name}" for name in self._heard if name != ORDER]
+        return [
             f"{self.recipe}: TULiP's score, and {self.strength:g} × what "
-            f"{' and '.join(n for n in self._part_names if n != ORDER) or 'nothing'} say against "
-            f"an input",
-            f"ε = {setting.epsilon:g}, J = {self._state.parts[0].j_score:.3g}",
+            f"{', '.join(heard) or 'nothing'} say beside it",
+            f"ε = {order._setting.epsilon:g}, J = {order._state.j_score:.3g}",
         ]
-        for name, part in zip(self._part_names, self.parts, strict=True):
-            if isinstance(part, Tulip) and part is not order:
-                chosen = part._setting
-                lines.append(f"{name}: {chosen.shaping}, J = {part._state.j_score:.3g}")
-        return lines
+
+    # ---------------------------------------------------------------------- save
 
     def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The parts' names and their arguments, and the strength."""
         config, tensors = super().configuration()
         return {**config, "strength": self.strength, "n_samples": self.n_samples}, tensors
+
+    def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Every part's state, and what each is worth."""
+        values, tensors = super().fitted_state()
+        return {**values, "weights": dict(self._weights)}, tensors
+
+    def restore_state(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take what `fitted_state` gave."""
+        super().restore_state(values, tensors)
+        self._weights = {str(k): float(v) for k, v in values["weights"].items()}

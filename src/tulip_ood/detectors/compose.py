@@ -20,7 +20,7 @@ from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 
-__all__ = ["Sum", "SumState"]
+__all__ = ["Sum", "SumState", "union"]
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,13 @@ class Sum(Detector):
         **common: Any,
     ) -> None:
         super().__init__(model, **common)
-        from tulip_ood.detectors.registry import make  # it knows of this module
-
         if len(parts) < 2 and not self.shares_noise:
             raise InputError(f"a sum needs at least two parts, got {', '.join(parts) or 'none'}")
         shared = {"seed": self.seed, "fit_memory": self.fit_memory}
         given = settings or {}
         self.parts = tuple(
-            make(name, self.network, **shared, **given.get(name, {})) for name in parts
+            self._make_part(name, model=self.network, **shared, **given.get(name, {}))
+            for name in parts
         )
         self.name = "&".join(parts)  # type: ignore[misc]
         self._part_names = tuple(parts)
@@ -87,6 +86,11 @@ class Sum(Detector):
         if noisy > 1 and not self.shares_noise:
             raise InputError(f"{self.name}: only one part of a sum may perturb the weights")
         self.learns_from_data = any(p.learns_from_data for p in self.parts)  # type: ignore[misc]
+
+    def _make_part(self, name: str, **settings: Any) -> Detector:
+        from tulip_ood.detectors.registry import make  # it knows of this module
+
+        return make(name, **settings)
 
     def _noisy(self) -> Detector:
         """The part that perturbs the weights, or the first."""
@@ -96,7 +100,7 @@ class Sum(Detector):
         return self._noisy()._settings()
 
     def _needs(self) -> Needs:
-        return _union([part._needs() for part in self.parts])
+        return union([part._needs() for part in self.parts])
 
     def _draft(self) -> Self:
         draft = super()._draft()
@@ -109,7 +113,7 @@ class Sum(Detector):
             part._take_passes(passes, tune)
 
     def _needs_to_score(self) -> Needs:
-        return _union([part._needs_to_score() for part in self.parts])
+        return union([part._needs_to_score() for part in self.parts])
 
     def _make_perturbation(self, settings: PassSettings) -> Perturbation:
         return self._noisy()._make_perturbation(settings)
@@ -160,20 +164,16 @@ class Sum(Detector):
         return SumState(tuple(learned), tuple(centres), tuple(spreads))
 
     def _score(self, state: SumState, passes: Passes) -> Tensor:
-        columns = zip(self.parts, state.parts, state.centres, state.spreads, strict=True)
-        return self._combined(
-            [
-                (part._score(learned, passes) - centre) / spread
-                for part, learned, centre, spread in columns
-            ]
-        )
-
-    def _combined(self, columns: Sequence[Tensor]) -> Tensor:
-        """One score from the standardised scores of the parts."""
+        columns = [self._column(i, state, passes) for i in range(len(self.parts))]
         total = torch.zeros_like(columns[0], dtype=torch.float64)
         for column in columns:
             total = total + column
         return total
+
+    def _column(self, i: int, state: SumState, passes: Passes) -> Tensor:
+        """What one part says, on the scale of the validation data."""
+        said = self.parts[i]._score(state.parts[i], passes)
+        return (said - state.centres[i]) / state.spreads[i]
 
     # --------------------------------------------------------------------- save
 
@@ -253,8 +253,14 @@ class _SumLearner(Learner):
         return SumState(parts, (), ())
 
 
-def _union(needs: Sequence[Needs]) -> Needs:
-    """What several detectors need together."""
+def union(needs: Sequence[Needs]) -> Needs:
+    """What several detectors need together.
+
+    Example:
+        >>> one, more = PassSettings(0.01, n_samples=0), PassSettings(0.01, n_samples=4)
+        >>> union([Needs(one), Needs(more)]).passes
+        6
+    """
     noisy = next((n for n in needs if n.settings.n_samples), needs[0])
     measures = {measure.key: measure for need in needs for measure in need.measures}
     return dataclasses.replace(

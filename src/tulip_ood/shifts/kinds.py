@@ -8,9 +8,12 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError
 from tulip_ood.shifts.average import average
+from tulip_ood.shifts.bands import bands
 from tulip_ood.shifts.blur import blur
 from tulip_ood.shifts.corner import corner
+from tulip_ood.shifts.cut_together import cut_together
 from tulip_ood.shifts.dead_leaves import dead_leaves
+from tulip_ood.shifts.fractal import fractal
 from tulip_ood.shifts.grating import grating
 from tulip_ood.shifts.negative import negative
 from tulip_ood.shifts.noise import noise
@@ -44,6 +47,9 @@ IMAGES: dict[str, NumberKind] = {
         random_phase,
         dead_leaves,
         grating,
+        fractal,
+        bands,
+        cut_together,
     )
 }
 """All kinds for images. The first seven are those of `self-1` and `self-2`."""
@@ -150,8 +156,8 @@ def shift(inputs: object, kind: str, *, seed: int, within: Range | None = None) 
         ...
         tulip_ood.errors.InputError: unknown kind of pseudo-OOD 'fog'; there are average, patches, \
 negative, noise, upside_down, blur, corner, tile, tiny_patch, spectrum_noise, random_phase, \
-dead_leaves, grating, mixed_rows, permuted_columns, noisy_rows, shuffled_tokens, spliced_tokens, \
-drawn_tokens
+dead_leaves, grating, fractal, bands, cut_together, mixed_rows, permuted_columns, noisy_rows, \
+shuffled_tokens, spliced_tokens, drawn_tokens
     """
     place = main_tensor(inputs)
     if place is None:

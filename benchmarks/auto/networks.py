@@ -1,0 +1,143 @@
+"""Networks for the tasks beyond CIFAR's ResNet-18: a ViT, one for digits, one for leaves.
+
+    python benchmarks/auto/networks.py vit|digits|leaves --data FOLDER --seed 0 --out FILE
+
+Trains one on a GPU in about a minute and writes its weights (float32, safetensors).
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tasks import grey, unpack
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tulip_ood.models.resnet import ResNet18Small
+from tulip_ood.numerics.random import permutation
+
+LEAF_CLASSES, LEAVES_FOR_TRAINING = 29, 0.8
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+
+def make(kind: str) -> nn.Module:
+    """An untrained network."""
+    if kind == "vit":
+        from torchvision.models import VisionTransformer
+
+        return VisionTransformer(
+            image_size=32, patch_size=4, num_layers=6, num_heads=4, hidden_dim=256, mlp_dim=768,
+            num_classes=10,
+        )  # fmt: skip
+    if kind == "leaves":
+        network = ResNet18Small(LEAF_CLASSES)
+        network.conv1.stride = (2, 2)  # 64 pixels instead of 32
+        return network
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * 49, 256), nn.ReLU(), nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def normalised(x: Tensor) -> Tensor:
+    """As CIFAR's images are for its networks."""
+    mean, std = (torch.tensor(v, device=x.device).reshape(1, 3, 1, 1) for v in (MEAN, STD))
+    return (x - mean) / std
+
+
+def material(kind: str, folder: Path) -> tuple[Tensor, Tensor]:
+    """Training images in [0, 1] (uint8 stays uint8) and labels."""
+    if kind == "digits":
+        with np.load(folder / "digits.npz") as found:
+            x, y = grey(found["x"]), torch.from_numpy(found["y"].astype(np.int64))
+        own = permutation(len(x), seed=0, name="parts")[:7000]
+        return x[own], y[own]
+    if kind == "leaves":
+        images, y = unpack(folder / "leaves.npz")
+        order = permutation(len(images), seed=0, name="parts")
+        own = order[: int(LEAVES_FOR_TRAINING * len(images))]
+        return torch.from_numpy(images).permute(0, 3, 1, 2)[own].float() / 255, y[own]
+    with np.load(folder / "root" / "train-cifar10.npz") as found:
+        x = torch.from_numpy(found["x"]).permute(0, 3, 1, 2).float() / 255
+        return x, torch.from_numpy(found["y"].astype(np.int64))
+
+
+def augmented(x: Tensor, kind: str) -> Tensor:
+    """Shifted by up to an eighth; mirrored, and turned where that keeps the label."""
+    if kind == "digits":
+        return x
+    side, pad = x.shape[-1], x.shape[-1] // 8
+    wide = F.pad(x, [pad] * 4)
+    at = torch.randint(0, 2 * pad + 1, (len(x), 2), device=x.device)
+    along = torch.arange(side, device=x.device)
+    rows = (at[:, :1] + along)[:, None, :, None]
+    columns = (at[:, 1:] + along)[:, None, None, :]
+    index = torch.arange(len(x), device=x.device)[:, None, None, None]
+    channel = torch.arange(x.shape[1], device=x.device)[None, :, None, None]
+    x = wide[index, channel, rows, columns]
+    mirrored = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
+    x = torch.where(mirrored, x.flip(-1), x)
+    if kind == "leaves":
+        turned = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
+        x = torch.where(turned, x.transpose(-1, -2).flip(-1), x)
+    return x
+
+
+def train(kind: str, folder: Path, seed: int, epochs: int, device: str) -> nn.Module:
+    torch.manual_seed(seed)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    x, y = (part.to(device) for part in material(kind, folder))
+    network = make(kind).to(device)
+    network.train()
+    transformer = kind == "vit"
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.05)
+        if transformer
+        else torch.optim.SGD(
+            network.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4
+        )
+    )
+    batch = 512 if transformer else 128
+    steps = epochs * (len(x) // batch)
+    rate = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, [group["lr"] for group in optimizer.param_groups], total_steps=steps,
+        pct_start=0.1,
+    )  # fmt: skip
+    for epoch in range(epochs):
+        order, right = torch.randperm(len(x), device=device), torch.zeros((), device=device)
+        for begin in range(0, len(x) - batch + 1, batch):
+            own = order[begin : begin + batch]
+            inputs = augmented(x[own], kind)
+            if kind != "digits":
+                inputs = normalised(inputs)
+            with torch.autocast(device, torch.bfloat16, enabled=transformer and device == "cuda"):
+                logits = network(inputs)
+            loss = F.cross_entropy(logits.float(), y[own])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            rate.step()
+            right += (logits.argmax(-1) == y[own]).sum()
+        if epoch % 5 == 4 or epoch == epochs - 1:
+            print(f"{kind} {seed}: epoch {epoch + 1}, {float(right) / len(x):.4f}", flush=True)
+    return network.eval()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=["vit", "digits", "leaves"])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    network = train(given.kind, given.data, given.seed, given.epochs, given.device)
+    save_file({k: v.contiguous().cpu() for k, v in network.state_dict().items()}, given.out)
+
+
+if __name__ == "__main__":
+    main()
