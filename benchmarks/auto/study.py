@@ -13,7 +13,7 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,69 +177,66 @@ def by_hand(
                             yield column, name, function(moved)
 
 
-class Counter:
-    """How many images went through the network."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.images = 0
-        model.register_forward_pre_hook(self._count)
-
-    def _count(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if inputs and isinstance(inputs[0], Tensor):
-            self.images += len(inputs[0])
-
-
-def fitted(task: Task, batch: int) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+def fitted(
+    task: Task, batch: int, methods: Sequence[str]
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Scores of the library's methods by source, and what fitting them cost."""
     found: dict[str, dict[str, Tensor]] = {}
     about: dict[str, Any] = {}
-    counter = Counter(task.model)
     sources = {"test": task.test[0], "shifted": task.shifted[0], **task.sets}
-    for method in METHODS:
+    for method in methods:
         name, _, given = method.partition("[")
         settings = dict([given[:-1].split("=")]) if given else {}
-        counter.images, began = 0, time.perf_counter()
+        passed, began = [0], time.perf_counter()
+
+        def count(done: int, total: int, passed: list[int] = passed) -> None:
+            passed[0] = done
+
         try:
-            detector = make(name, task.model, batch_size=batch).fit([task.val], **settings)
-            took, seen = time.perf_counter() - began, counter.images
+            detector = make(name, task.model, batch_size=batch)
+            detector.fit([task.val], progress=count, **settings)
+            took = time.perf_counter() - began
             found[method] = {n: detector.score(x).cpu() for n, x in sources.items()}
         except TulipError as error:
             about[method] = {"error": str(error)}
             continue
         print(f"{task.name} {method}: fitted in {took:.1f} s", flush=True)
         lines = [str(finding) for finding in detector._findings]
-        about[method] = {"seconds": took, "images": seen, "findings": lines}
+        about[method] = {"seconds": took, "passes": passed[0], "findings": lines}
         if hasattr(detector, "_report_lines"):
             about[method]["report"] = detector._report_lines()
     return found, about
 
 
-def study(task: Task, device: str, batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def study(
+    task: Task, device: str, batch: int, methods: Sequence[str], *, columns_too: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
     task.model.to(device).eval()
-    found, about = fitted(task, batch)
+    found, about = fitted(task, batch, methods)
     detector = Tulip(task.model, batch_size=batch)
     rows = collect_rows([task.val], seed=0)
     detector.network.probe(rows.first(4))
     half = len(rows) // 2
     held_out = rows.take(range(half, len(rows)))
     sources: dict[str, Rows | Inputs] = {"learned": rows.take(range(half)), "held out": held_out}
-    made = make_kinds(held_out, list(IMAGES), KIND, 0)
+    made = make_kinds(held_out, list(IMAGES), KIND, 0) if columns_too else {}
     sources |= {f"kind {name}": part for name, part in made.items()}
     sources |= {"test": task.test[0], "shifted": task.shifted[0], **task.sets}
     columns: dict[str, dict[str, Tensor]] = {}
     with torch.no_grad():
-        for column, name, values in by_hand(detector, sources):
+        for column, name, values in by_hand(detector, sources) if columns_too else ():
             columns.setdefault(column, {})[name] = values.double()
     arrays: dict[str, Any] = {}
     order = [name for name in sources if name != "learned"]
-    sizes = [len(next(iter(columns.values()))[name]) for name in order]
+    sizes = [len(sources[name]) for name in order]
     at = torch.tensor([0.16, 0.5, 0.84], dtype=torch.float64, device=device)
     table = []
     for by_source in columns.values():
         low, middle, high = torch.quantile(by_source["held out"], at)
         values = torch.cat([by_source[name] for name in order])
         table.append(((values - middle) / ((high - low) / 2).clamp_min(1e-12)).clamp(-6e4, 6e4))
-    arrays["table"] = torch.stack(table).to(torch.float16).cpu().numpy()
+    if table:
+        arrays["table"] = torch.stack(table).to(torch.float16).cpu().numpy()
     fitted_sources = ["test", "shifted", *task.sets]
     arrays["methods"] = np.stack(
         [np.concatenate([found[m][n].numpy() for n in fitted_sources]) for m in found]
@@ -276,12 +273,16 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--fitted-only", action="store_true", help="no scores by hand")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     began = time.perf_counter()
     task = task_of(given.task, given.data, given.network, given.limit)
-    arrays, header = study(task, given.device, given.batch)
+    arrays, header = study(
+        task, given.device, given.batch, given.methods, columns_too=not given.fitted_only
+    )
     header["network"] = Path(given.network).stem
     np.savez_compressed(given.out, header=json.dumps(header), **arrays)
     took = time.perf_counter() - began

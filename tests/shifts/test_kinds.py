@@ -47,7 +47,7 @@ def test_self_1_uses_the_contracts_first_seven_kinds() -> None:
     )
     assert kinds_for("vectors") == ("mixed_rows", "permuted_columns", "noisy_rows")
     assert kinds_for("tokens") == ("shuffled_tokens", "spliced_tokens", "drawn_tokens")
-    assert len(IMAGES) == 13
+    assert len(IMAGES) == 16
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,15 @@ def weigh(
     few = replace(needs, settings=needs.settings.with_(n_samples=samples))
     judged, learned_from = rows.take(range(half)), rows.take(range(half, len(rows)))
 
+    progress = count.add if count is not None else None
+
     def passes_of(part: Rows) -> Passes:
         some = part.take(range(min(budget.id_inputs, len(part))))
-        made = engine.passes_of(some, few, seed=seed, progress=count.add if count else None)
+        made = engine.passes_of(some, few, seed=seed, progress=progress)
         return made.only_finite()
 
     try:
-        kinds = pseudo_sets(engine, judged, few, seed=seed)
+        kinds = pseudo_sets(engine, judged, few, seed=seed, progress=progress)
     except InputError:
         return dict.fromkeys(scores, 0.0), {"kinds": []}
     inside, learned = passes_of(judged), passes_of(learned_from)

@@ -89,7 +89,14 @@ def usual_kinds(rows: Rows) -> Sequence[str]:
     return kinds_for(domain_of(first if place is None else first[place]))
 
 
-def pseudo_sets(engine: Engine, rows: Rows, needs: Needs, *, seed: int) -> dict[str, Passes]:
+def pseudo_sets(
+    engine: Engine,
+    rows: Rows,
+    needs: Needs,
+    *,
+    seed: int,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Passes]:
     """Passes of the usual kinds of pseudo-OOD, without those that keep the label.
 
     Args:
@@ -97,6 +104,7 @@ def pseudo_sets(engine: Engine, rows: Rows, needs: Needs, *, seed: int) -> dict[
         rows: Validation inputs; only those that are learned from are used.
         needs: What the passes must hold.
         seed: Decides what is random in the kinds.
+        progress: Told of the inputs that went through a pass.
 
     Example:
         >>> import torch, tulip_ood
@@ -109,12 +117,13 @@ def pseudo_sets(engine: Engine, rows: Rows, needs: Needs, *, seed: int) -> dict[
     """
     task, budget = engine.network.task, Budget()
     own = rows.take(range(len(rows) if len(rows) < CROSS_FIT_BELOW else len(rows) // 2))
-    clean = engine.passes_of(own.take(range(min(budget.id_inputs, len(own)))), needs, seed=seed)
+    few = own.take(range(min(budget.id_inputs, len(own))))
+    clean = engine.passes_of(few, needs, seed=seed, progress=progress)
     labels = task.check_labels(_labels(clean), clean.base)
     accuracy, chance = task.performance(clean.base, labels), task.chance(clean.base, labels)
     found: dict[str, Passes] = {}
     for name, part in make_kinds(own, None, budget.kind_inputs, seed).items():
-        made = engine.passes_of(part, needs, seed=seed).only_finite()
+        made = engine.passes_of(part, needs, seed=seed, progress=progress).only_finite()
         kept = task.performance(made.base, task.check_labels(_labels(made), made.base))
         if share_kept(kept, accuracy, chance) <= KEEPS_LABEL:
             found[name] = made
