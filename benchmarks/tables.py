@@ -20,6 +20,7 @@ from tulip_ood.benchmark.published import FITTED_ON_TRAINING_DATA, known_for
 from tulip_ood.detectors.registry import METHODS as REGISTRY
 
 sys.path.insert(0, str(Path(__file__).parent))
+from auto_tables import AUTO_TABLES
 from reading import read, table
 from speed_tables import SPEED_TABLES
 
@@ -47,26 +48,6 @@ def demo() -> str:
 
     head = ["AUROC, mean of five seeds", *sets, "AURC ×10³ ↓"]
     return table(head, [row(method, name) for method, name in METHODS.items()])
-
-
-def combine() -> str:
-    """Ways to combine scores, as differences to entropy."""
-    found = read("auto/result-combine.json")
-    head = ["CIFAR-10: near / far", "AURC", "shifted refused", "CIFAR-100: near / far", "AURC"]
-    rows = []
-    for name, ten in found["cifar10"]["rules"].items():
-        hundred = found["cifar100"]["rules"][name]
-        rows.append(
-            [
-                f"**{name}**" if name.startswith("auto") else name,
-                f"{ten[0]:+.2f} / {ten[1]:+.2f}",
-                f"{ten[2]:+.1f} %",
-                f"{ten[3]:+.1f}",
-                f"{hundred[0]:+.2f} / {hundred[1]:+.2f}",
-                f"{hundred[2]:+.1f} %",
-            ]
-        )
-    return table(["score", *head], rows)
 
 
 def scope() -> str:
@@ -523,7 +504,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "adds": adds,
     "demo": demo,
     "cifar": cifar,
-    "combine": combine,
     "scope": scope,
     "cifar10-val": lambda: bench("cifar10", "val"),
     "cifar10-train": lambda: bench("cifar10", "train"),
@@ -538,6 +518,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "parity": parity,
     "serving": serving,
     "examples": examples,
+    **AUTO_TABLES,
     **SPEED_TABLES,
     **{f"example-{name}": partial(example, name) for name in EXAMPLES},
     "cluster-faults": cluster_faults,

@@ -38,7 +38,9 @@ RULES: dict[str, Callable[[Columns], Tensor]] = {
     "tulip + max(0, tulip+scale)": lambda z: z[T] + z[S].clamp_min(0),
     "tulip + max(0, tulip+scale − 1)": lambda z: z[T] + (z[S] - 1).clamp_min(0),
     "tulip + max(0, tulip+scale + knn)": lambda z: z[T] + (z[S] + z[K]).clamp_min(0),
-    "auto-1: tulip + max(0, tulip+scale + knn/2)": lambda z: z[T] + (z[S] + z[K] / 2).clamp_min(0),
+    "the first draft: tulip + max(0, tulip+scale + knn/2)": lambda z: (
+        z[T] + (z[S] + z[K] / 2).clamp_min(0)
+    ),
     "tulip + 2 max(0, tulip+scale + knn/2)": lambda z: z[T] + 2 * (z[S] + z[K] / 2).clamp_min(0),
 }
 

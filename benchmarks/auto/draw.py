@@ -1,0 +1,81 @@
+"""Finding OOD inputs and ordering one's own errors, in one picture: docs/images/auto.png.
+
+    python benchmarks/auto/draw.py
+
+From result-judge.json: every method's mean over the five tasks.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tulip_ood.figures.canvas import COLOURS, canvas, note, save
+
+HERE = Path(__file__).parent
+IMAGES = HERE.parent.parent / "docs" / "images"
+NAMES = {
+    "ent": "entropy", "msp": "MSP", "gen": "GEN", "ebo": "EBO", "mls": "MLS", "react": "ReAct",
+    "noise": "noise averaging", "tulip[recipe=balanced]": "TULiP, balanced",
+    "tulip": "TULiP", "tulip+scale": "TULiP ∘ SCALE", "**auto-1**": "Auto",
+    "a plain sum of the four": "their plain sum",
+}  # fmt: skip
+BELOW = {"knn": "KNN", "scale": "SCALE", "adascale-a": "AdaSCALE-A", "ash-s": "ASH-S"}
+PLACES = {
+    "entropy": (8, -16), "TULiP, balanced": (-14, 11), "noise averaging": (9, -12),
+    "MSP": (-14, -19), "MLS": (-38, -5), "EBO": (10, -6), "ReAct": (-20, 11),
+    "TULiP ∘ SCALE": (-50, -22),
+    "their plain sum": (-10, 11), "TULiP": (11, -5), "Auto": (13, -5), "GEN": (10, -5),
+}  # fmt: skip
+
+
+def means(tasks: dict[str, Any], name: str) -> tuple[float, float]:
+    """AURC in per cent and AUROC in points, mean over the tasks; logarithms for the AURC."""
+    each = np.array([task["rows"][name] for task in tasks.values()])
+    errors = 100 * (np.exp(np.log1p(each[:, 2] / 100).mean()) - 1)
+    return float(errors), float(each[:, :2].mean())
+
+
+def main() -> None:
+    tasks = json.loads((HERE / "result-judge.json").read_text())["tasks"]
+    rows = []
+    with canvas(8.4, 5.2) as figure:
+        axes = figure.subplots()
+        axes.axhline(0, color=COLOURS["grey"], lw=0.8, zorder=0)
+        axes.axvline(0, color=COLOURS["grey"], lw=0.8, zorder=0)
+        for name, title in NAMES.items():
+            errors, found = means(tasks, name)
+            ours = title == "Auto"
+            tulip = "TULiP" in title
+            colour = COLOURS["vermilion" if ours else "blue" if tulip else "grey"]
+            axes.scatter(
+                errors, found, s=170 if ours else 65, marker="*" if ours else "o", color=colour,
+                zorder=3,
+            )  # fmt: skip
+            axes.annotate(
+                title, (errors, found), xytext=PLACES[title], color=colour,
+                textcoords="offset points", fontweight="bold" if ours else "normal",
+            )  # fmt: skip
+            rows.append({"method": title, "aurc_per_cent": errors, "auroc_points": found})
+        axes.set_xscale("symlog", linthresh=10)
+        ticks = [-5, 0, 5, 10, 30, 100, 300]
+        axes.set_xticks(
+            ticks, [f"{tick:+d} %".replace("-", "−") if tick else "0" for tick in ticks]
+        )
+        axes.set_xlim(-8, 420)
+        axes.set_ylim(-1.7, 2.7)
+        axes.set_xlabel("worse order of the network's own errors (AURC, beside entropy's)  →")
+        axes.set_ylabel("finds more OOD (AUROC, points)  →")
+        lower = ", ".join(f"{t} −{abs(means(tasks, n)[1]):.0f}" for n, t in BELOW.items())
+        note(axes, f"below: {lower} points", x=0.02, y=0.03, color=COLOURS["grey"])
+        axes.set_title("Five tasks, means of near and far, beside plain entropy")
+        with tempfile.TemporaryDirectory() as folder:
+            drawn = save(figure, "auto", folder, rows, {"tasks": len(tasks)})
+            shutil.copy(drawn.files[0], IMAGES / "auto.png")
+
+
+if __name__ == "__main__":
+    main()
