@@ -113,7 +113,7 @@ evidence-imagenet: $(VENV)/.dev ## The runner on 50,000 images as large as Image
 
 evidence-cluster: $(VENV)/.dev ## Ray: what dies, bad files, images/s against workers, a plan for a billion images (20 minutes)
 	$(PIP) install --constraint constraints.txt --editable '.[ray-serve]'
-	cd benchmarks/cluster && for script in faults bad_input scaling plan replicas; do \
+	cd benchmarks/cluster && for script in faults bad_input scaling plan replicas serve_ray; do \
 		PYTHONPATH=../../src ../../$(VENV)/bin/python $$script.py || exit 1; done
 
 evidence-adapters: ## Our detectors evaluated by other libraries (PYTHON=… OPENOOD=…; see benchmarks/adapters/run.py)

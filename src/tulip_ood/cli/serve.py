@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+_STOPPED = "stopped; everything that was asked is answered"
+
 
 def serve(
     detector: Annotated[str, typer.Argument(help="What `tulip calibrate` wrote.")],
@@ -119,8 +121,9 @@ def serve(
             admin_token=admin_token,
             limits=limits,
             address=address,
-            wait=_until_told,
+            ready=lambda url: typer.echo(f"listening on {url}"),
         )
+        typer.echo(_STOPPED)
         return
     with as_usage():
         options.check_device(device)
@@ -151,7 +154,7 @@ def serve(
         )
         _warn_of_strangers(host, token)
         run(app, host=host, port=port, ready=lambda url: typer.echo(f"listening on {url}"))
-    typer.echo("stopped; everything that was asked is answered")
+    typer.echo(_STOPPED)
 
 
 def _warn_of_strangers(host: str, token: str | None) -> None:
@@ -170,24 +173,6 @@ def _check_replicas(given: dict[str, str | None]) -> None:
     for option, value in given.items():
         if value is not None:
             raise UsageError(f"{option} belongs to one process: leave it out with --engine ray")
-
-
-def _until_told(url: str) -> None:
-    """Return when this process is told to end."""
-    import signal
-    import threading
-
-    told = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: told.set())
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    typer.echo(f"listening on {url}")
-    try:
-        told.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _check_uvicorn() -> None:

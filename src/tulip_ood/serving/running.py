@@ -10,7 +10,7 @@ from types import FrameType
 from tulip_ood.errors import InputError
 from tulip_ood.serving.service import Service
 
-__all__ = ["is_loopback", "serve"]
+__all__ = ["is_loopback", "listening", "serve"]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -73,13 +73,22 @@ def serve(
         timeout_graceful_shutdown=int(app.scoring.limits.seconds) + 5,
     )
     try:
-        with _listening(host, port) as listening, _ending_well():
-            Server(config).run(sockets=[listening])
+        with listening(host, port) as place, _ending_well():
+            Server(config).run(sockets=[place])
     finally:
         app.close()
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens, or a reason why there is none.
+
+    Example:
+        >>> listening("no such host", 0)
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: cannot listen on no such host, port 0: Name or service not \
+known. Choose another --port, or 0 for any that is free
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)

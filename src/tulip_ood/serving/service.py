@@ -7,13 +7,11 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from typing import Any
 
 from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.detectors.base import Detector
-from tulip_ood.errors import InputError, ThresholdError
-from tulip_ood.serving.describing import describe, describe_threshold
+from tulip_ood.serving.backend import Backend
 from tulip_ood.serving.exchange import (
     GoneError,
     Receive,
@@ -52,7 +50,7 @@ class Service:
         '__call__'
     """
 
-    def __init__(self, scoring: Scoring, tokens: Tokens) -> None:
+    def __init__(self, scoring: Backend, tokens: Tokens) -> None:
         self.scoring = scoring
         self._tokens = tokens
         self._memory = Memory(scoring.limits.held)
@@ -170,10 +168,10 @@ class Service:
         if len(failed) == len(found):  # nothing was answered: that is no success
             worst = max(failed, key=lambda one: one.status)
             return json_response(worst.to_json() | {"results": results}, worst.status)
-        threshold = describe_threshold(self.scoring.judge)
+        threshold = self.scoring.threshold
         return json_response(
             {
-                "model": self.scoring.judge.version,
+                "model": self.scoring.version,
                 "threshold": None if threshold is None else threshold["value"],
                 "results": results,
             }
@@ -197,25 +195,13 @@ class Service:
             except TimeoutError:
                 raise RefusalError(408, "too-slow", "the body did not come in time") from None
         asked = _threshold_arguments(body)
-        try:
-            await asyncio.to_thread(self.scoring.judge.detector.set_threshold, **asked)
-        except (InputError, ThresholdError) as error:
-            raise RefusalError(422, "cannot-be-promised", str(error)) from error
-        return json_response(describe_threshold(self.scoring.judge))
-
-    @cached_property
-    def _described(self) -> dict[str, Any]:
-        found = describe(self.scoring.judge)
-        shadow = self.scoring.shadow
-        known = None
-        if shadow is not None:
-            known = {"method": shadow.detector.name, "version": shadow.version}
-        return found | {"limits": asdict(self.scoring.limits), "shadow": known}
+        await self.scoring.set_threshold(asked)
+        return json_response(self.scoring.threshold)
 
     async def _model(self, request: Request) -> Response:
         self._tokens.check_use(request.header("authorization"))
-        described = await asyncio.to_thread(lambda: self._described)
-        return json_response(described | {"threshold": describe_threshold(self.scoring.judge)})
+        told = {"limits": asdict(self.scoring.limits), "threshold": self.scoring.threshold}
+        return json_response(await self.scoring.describe() | told)
 
     async def _health(self, _: Request) -> Response:
         if self._closing:
