@@ -117,6 +117,32 @@ def test_a_finished_output_is_left_alone(tulip: Tulip, detectors: Path, tmp_path
     assert sorted(os.listdir(tmp_path)) == ["scores.parquet", "scores.parquet.parts"]
 
 
+def test_a_table_behind_a_uri(tulip: Tulip, detectors: Path, tmp_path: Path) -> None:
+    """`file://` goes the way of an object store: no rename, no lock, a manifest at the end."""
+    base = ["score", detectors / "msp.safetensors", "test", *MODEL, "--part-rows", "17"]
+    assert tulip(*base, "--out", tmp_path / "here", "--partitioned").exit_code == 0
+    there = f"file://{tmp_path}/there"
+    refused = tulip(*base, "--out", there)
+    assert (refused.exit_code, "--partitioned" in refused.stderr) == (2, True)
+    (tmp_path / "there").mkdir()
+    content = (tmp_path / "here" / "part-00000000.parquet").read_bytes()
+    (tmp_path / "there" / "part-00000000.parquet").write_bytes(content)
+    result = tulip(*base, "--out", there, "--partitioned")
+    assert (result.exit_code, "not ours" in result.stderr) == (2, True)
+    (tmp_path / "there" / "_begun.json").write_bytes(
+        (tmp_path / "here" / "_manifest.json").read_bytes()
+    )  # as if that part had been written by a run that was killed
+    result = tulip(*base, "--out", there, "--partitioned")
+    assert result.exit_code == 0, result.output
+    assert "17 of 60 rows are there already" in result.stderr
+    tables = [pq.read_table(tmp_path / name) for name in ("here", "there")]
+    assert tables[0].equals(tables[1])
+    assert sorted(os.listdir(tmp_path)) == ["here", "there"]
+    names = sorted(os.listdir(tmp_path / "there"))
+    assert names == ["_manifest.json", *(f"part-0000000{i}.parquet" for i in range(4))]
+    assert "finished already" in tulip(*base, "--out", there, "--partitioned").stdout
+
+
 def test_another_run_is_refused_without_overwrite(
     tulip: Tulip, detectors: Path, tmp_path: Path
 ) -> None:

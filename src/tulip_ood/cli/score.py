@@ -42,7 +42,10 @@ def score(
     inputs: Annotated[
         list[str], typer.Argument(help="Folders, image lists, parquet, npz, or images.")
     ],
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="The parquet file to write.")],
+    out: Annotated[
+        str,
+        typer.Option("--out", metavar="FILE", help="The parquet file to write; see --partitioned."),
+    ],
     model: Annotated[
         str | None,
         typer.Option("--model", metavar="SPEC", help="The network; as for `tulip calibrate`."),
@@ -60,7 +63,8 @@ def score(
     ] = 1024,
     workers: options.Workers = None,
     partitioned: Annotated[
-        bool, typer.Option("--partitioned", help="Leave the table in parts: FILE is a folder.")
+        bool,
+        typer.Option("--partitioned", help="Leave the table in parts: FILE is a folder, or a URI."),
     ] = False,
     engine: Annotated[
         Engine, typer.Option("--engine", help="Here, or on a Ray cluster (extra `ray`).")
@@ -90,7 +94,6 @@ def score(
     options.check_place(json, "--json")
     with as_usage():
         from tulip_ood.cluster.job import prepare
-        from tulip_ood.data.lock import locked
         from tulip_ood.data.opening import read_classes
         from tulip_ood.detectors.saving import read_header
 
@@ -111,10 +114,10 @@ def score(
         if engine is Engine.LOCAL:  # a cluster has devices of its own
             options.check_device(device)
     parts = job.parts
-    with locked(f"{out}.lock", out):
+    with parts.alone():
         if parts.finished():
             if parts.begun():  # killed between the last two steps
-                parts.clear()
+                parts.tidy()
             typer.echo(f"{out} is finished already, from the same detector and inputs")
         else:
             try:
@@ -135,7 +138,11 @@ def score(
     _show(target, json)
 
 
-def _check_out(out: str, partitioned: bool) -> Path:
+def _check_out(out: str, partitioned: bool) -> Path | str:
+    from tulip_ood.data.remote import is_remote
+
+    if is_remote(out):
+        return out
     if partitioned and Path(out).is_dir():
         options.check_folder(Path(out), "--out")
         return Path(out)
@@ -185,7 +192,8 @@ def _on_ray(address: str | None, actors: int | None, decoders: int | None) -> Ca
 
 def _here(job: "Job", workers: int | None) -> Callable[[], Work]:
     """Finds the network; what is returned puts the detector on it."""
-    from tulip_ood.cluster.job import make_network
+    from tulip_ood.cluster.job import check_unchanged, make_network
+    from tulip_ood.data.parts import digest_of_file
     from tulip_ood.detectors.saving import load
 
     network = make_network(job.model, trust=job.trust)
@@ -193,6 +201,7 @@ def _here(job: "Job", workers: int | None) -> Callable[[], Work]:
     def start() -> Work:
         size = job.batch_size
         ready = load(job.detector, network, device=job.device, batch_size=size)
+        check_unchanged(job, digest_of_file(job.detector))
         return partial(_score, ready, workers)
 
     return start
@@ -237,7 +246,7 @@ def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield members[0], members[-1]
 
 
-def _show(target: Path, json: str | None) -> None:
+def _show(target: Path | str, json: str | None) -> None:
     """What is in the table."""
     from tulip_ood.data.summary import summarise
 

@@ -15,7 +15,6 @@ from typing import Any
 from tulip_ood.cluster.job import PART_ROWS, Job, Model, prepare
 from tulip_ood.cluster.pool import Limits, Pool
 from tulip_ood.cluster.worker import order_for
-from tulip_ood.data.lock import locked
 from tulip_ood.data.summary import Summary, summarise
 from tulip_ood.errors import ClusterError, InputError
 from tulip_ood.models.extras import import_extra
@@ -52,7 +51,7 @@ def score(
     Args:
         detector: What `tulip calibrate` or `detector.save` wrote; workers get its bytes.
         inputs: Folders, image lists, parquet, npz or images; paths that all machines see, or URIs.
-        out: The parquet file to write, or a folder if `partitioned`; on this machine.
+        out: The parquet file to write, or a folder if `partitioned`, which may be a URI.
         model: The network's spec, or a function that makes it; by default the file's own spec.
         trust: Whether a `.pt2` network may be opened although it can run code.
         classes: The names of the classes in the network's order, for class folders.
@@ -92,7 +91,7 @@ def score(
         partitioned=partitioned,
     )
     parts = job.parts
-    with locked(f"{os.fspath(out)}.lock", os.fspath(out)):
+    with parts.alone():
         if not parts.finished():
             if not overwrite:
                 parts.check()
@@ -104,7 +103,7 @@ def score(
             )
             parts.merge()
         elif parts.begun():  # killed between the last two steps
-            parts.clear()
+            parts.tidy()
     return summarise(parts.out)
 
 

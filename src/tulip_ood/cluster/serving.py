@@ -129,7 +129,7 @@ def _reason(on_ray: Any, name: str) -> str:
     deployments = on_ray.status().applications[name].deployments
     said = [line.strip() for one in deployments.values() for line in one.message.splitlines()]
     named = [line for line in said if "Error: " in line]
-    return ([*said, *named] or ["see Ray's log"])[-1][:500]
+    return str(([*said, *named] or ["see Ray's log"])[-1])[:500]
 
 
 def _losses(ray: Any, on_ray: Any) -> Callable[[Exception], bool]:

@@ -83,11 +83,9 @@ def listening(host: str, port: int) -> socket.socket:
     """A socket that listens, or a reason why there is none.
 
     Example:
-        >>> listening("no such host", 0)
-        Traceback (most recent call last):
-        ...
-        tulip_ood.errors.InputError: cannot listen on no such host, port 0: Name or service not \
-known. Choose another --port, or 0 for any that is free
+        >>> with listening("127.0.0.1", 0) as place:
+        ...     place.getsockname()[0]
+        '127.0.0.1'
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
