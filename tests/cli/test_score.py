@@ -143,6 +143,41 @@ def test_a_table_behind_a_uri(tulip: Tulip, detectors: Path, tmp_path: Path) -> 
     assert "finished already" in tulip(*base, "--out", there, "--partitioned").stdout
 
 
+def test_a_table_beside_the_images_is_no_class(
+    tulip: Tulip, detectors: Path, tmp_path: Path, project: Path
+) -> None:
+    import shutil
+
+    shutil.copytree(project / "test", tmp_path / "images")
+    base = ["score", detectors / "msp.safetensors", tmp_path / "images", *MODEL, "--partitioned"]
+    out = tmp_path / "images" / "scores"
+    assert tulip(*base, "--out", out).exit_code == 0
+    again = tulip(*base, "--out", out)
+    assert again.exit_code == 0, again.output
+    assert "finished already" in again.stdout
+
+
+def test_a_detector_that_changes_under_way(
+    tulip: Tulip, detectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes are what the table is of: neither a mixture nor a wrong name for it."""
+    from tulip_ood.cluster import job as module
+
+    file = tmp_path / "d.safetensors"
+    file.write_bytes((detectors / "msp.safetensors").read_bytes())
+    whole = module.describe_inputs
+
+    def meanwhile(source: object) -> object:
+        file.write_bytes((detectors / "tulip.safetensors").read_bytes())
+        return whole(source)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "describe_inputs", meanwhile)
+    result = tulip("score", file, "test", "--out", tmp_path / "x.parquet", *MODEL)
+    assert result.exit_code == 1
+    assert "was changed a moment ago" in result.stderr
+    assert not (tmp_path / "x.parquet").exists()
+
+
 def test_another_run_is_refused_without_overwrite(
     tulip: Tulip, detectors: Path, tmp_path: Path
 ) -> None:

@@ -173,6 +173,8 @@ class Parts:
 
     def prepare(self) -> None:
         """Take up the folder of parts, or make it; parts of another run are removed."""
+        if self._out.is_dir():  # what cannot be replaced at the end is said at the beginning
+            _check_ours(self._out)
         if not self.begun():
             self.clear()
         self._folder.mkdir(exist_ok=True)
@@ -334,13 +336,21 @@ def _read_note(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _clear(folder: Path) -> None:
-    for pattern in ("part-*.parquet", "*.partial", "merged.parquet", "*manifest.json"):
-        for ours in folder.glob(pattern):
-            ours.unlink()
-    try:
-        folder.rmdir()
-    except OSError as error:
+def _ours(folder: Path) -> set[Path]:
+    patterns = ("part-*.parquet", "*.partial", "merged.parquet", "*manifest.json")
+    return {path for pattern in patterns for path in folder.glob(pattern)}
+
+
+def _check_ours(folder: Path) -> None:
+    strange = sorted(path.name for path in set(folder.iterdir()) - _ours(folder))
+    if strange:
         raise DataError(
-            f"{folder} holds files that are not ours: move them, or write elsewhere"
-        ) from error
+            f"{folder} holds files that are not ours ({strange[0]}): move them, or write elsewhere"
+        )
+
+
+def _clear(folder: Path) -> None:
+    _check_ours(folder)
+    for path in _ours(folder):
+        path.unlink()
+    folder.rmdir()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from tulip_ood.errors import InputError
+from tulip_ood.serving.connections import hurried
 from tulip_ood.serving.service import Service
 
 __all__ = ["is_loopback", "listening", "serve"]
@@ -71,6 +72,10 @@ def serve(
         server_header=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(app.scoring.limits.seconds) + 5,
+    )
+    config.load()
+    config.http_protocol_class = hurried(
+        config.http_protocol_class, seconds=app.scoring.limits.seconds
     )
     try:
         with listening(host, port) as place, _ending_well():

@@ -136,9 +136,7 @@ class Service:
     async def _score(self, request: Request) -> Response:
         self._tokens.check_use(request.header("authorization"))
         limits = self.scoring.limits
-        late = RefusalError(
-            408, "too-slow", f"the body did not come within {limits.seconds:g} seconds"
-        )
+        late = _too_slow(limits)
         with self._memory.holding() as holding:
             try:
                 async with asyncio.timeout(limits.seconds):
@@ -193,7 +191,7 @@ class Service:
                 async with asyncio.timeout(limits.seconds):
                     body = await request.body(min(limits.body, _SMALL_BODY), holding)
             except TimeoutError:
-                raise RefusalError(408, "too-slow", "the body did not come in time") from None
+                raise _too_slow(limits) from None
         asked = _threshold_arguments(body)
         await self.scoring.set_threshold(asked)
         return json_response(self.scoring.threshold)
@@ -226,6 +224,15 @@ class Service:
         return found
 
 
+def _too_slow(limits: Limits) -> RefusalError:
+    return RefusalError(
+        408,
+        "too-slow",
+        f"the body did not come within {limits.seconds:g} seconds",
+        headers=[("connection", "close")],  # whatever may still come
+    )
+
+
 def _check_encoding(request: Request) -> None:
     encoding = request.header("content-encoding")
     if encoding not in ("", "identity"):
@@ -238,7 +245,7 @@ def _check_encoding(request: Request) -> None:
 
 def _threshold_arguments(body: bytes) -> dict[str, float]:
     try:
-        values = json.loads(body)
+        values = json.loads(body, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise RefusalError(400, "bad-json", f"the body is no JSON: {error}") from error
     known = ({"false_alarm"}, {"max_error"}, {"max_error", "confidence"})
@@ -252,6 +259,14 @@ def _threshold_arguments(body: bytes) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
             raise RefusalError(422, "bad-json", f"{name} must be a number between 0 and 1")
     return {name: float(value) for name, value in values.items()}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names are all different: of two thresholds, which was meant?"""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise RefusalError(422, "bad-json", "a name stands twice in the body")
+    return found
 
 
 def application(
