@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tulip_ood.data.lock import locked
+from tulip_ood.data.remote import is_remote, join, opened
 from tulip_ood.data.source import Source
 from tulip_ood.errors import DataError
 from tulip_ood.network.files import appear
@@ -59,15 +60,21 @@ def digest_of_file(path: str | os.PathLike[str]) -> str:
 
 
 def written_manifest(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The manifest that a finished table or a part carries; None if it has none.
+    """The manifest that a finished table carries; None if it has none.
+
+    Args:
+        path: A parquet file, or a folder of parts; the latter may be a URI.
 
     Example:
         >>> written_manifest(os.devnull) is None
         True
     """
     try:
-        metadata = pq.read_schema(path).metadata or {}
-        found = json.loads(metadata[_KEY])
+        if is_remote(str(path)) or os.path.isdir(path):
+            with opened(join(str(path), FINAL_NOTE)) as note:
+                found = json.loads(note.read())
+        else:
+            found = json.loads((pq.read_schema(path).metadata or {})[_KEY])
     except (pa.ArrowException, OSError, KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None
@@ -167,9 +174,7 @@ class Parts:
         return self._noted() == self._as_read()
 
     def _of_output(self) -> dict[str, Any] | None:
-        if self._out.is_dir():
-            return _read_note(self._out / FINAL_NOTE) if self.partitioned else None
-        return None if self.partitioned else written_manifest(self._out)
+        return written_manifest(self._out) if self._out.is_dir() == self.partitioned else None
 
     def prepare(self) -> None:
         """Take up the folder of parts, or make it; parts of another run are removed."""

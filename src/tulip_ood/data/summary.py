@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tulip_ood.data.batches import Unreadable
 from tulip_ood.data.remote import bare, is_remote, opened, remote_files
 
-__all__ = ["Summary", "summarise"]
+__all__ = ["Summary", "summarise", "table_files"]
 
 _LISTED = 20  # unreadable inputs that are named
 
@@ -72,12 +72,21 @@ def summarise(out: Path | str) -> Summary:
 
 
 def _pieces(out: Path | str) -> Iterator[Any]:
-    for name in _files(out):
+    for name in table_files(out):
         with opened(name) as content, pq.ParquetFile(content) as file:
             yield from file.iter_batches(columns=["row", "path", "accepted", "error"])
 
 
-def _files(out: Path | str) -> list[str]:
+def table_files(out: Path | str) -> list[str]:
+    """The files of a table, in order.
+
+    Args:
+        out: A parquet file, or a folder of parts; the latter may be a URI.
+
+    Example:
+        >>> table_files(Path("x.parquet"))
+        ['x.parquet']
+    """
     if is_remote(str(out)):
         return [name for name in remote_files(str(out)) if bare(name).endswith(".parquet")]
     here = Path(out)
