@@ -267,6 +267,9 @@ def test_another_network_is_refused(tulip: Tulip, detectors: Path, tmp_path: Pat
         (["test", "--device", "magic"], "cannot be used here"),
         (["test", "--out", "gone/x.parquet"], "--out: there is no folder gone"),
         (["test", "--model", "x.pth"], "weights_only"),
+        (["test", "--actors", "4"], "--actors says nothing to --engine local"),
+        (["test", "--address", "auto"], "--address says nothing to --engine local"),
+        (["test", "--workers", "4", "--engine", "ray"], "--workers says nothing to --engine ray"),
     ],
 )
 def test_wrong_use(

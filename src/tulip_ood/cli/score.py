@@ -1,7 +1,7 @@
 """`tulip score`: a table with a score for every input, in parts that survive a kill."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tulip_ood.cli import options
-from tulip_ood.cli.failing import Stopped, as_usage
+from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.numbering import classes_of_outputs, folder_classes
 from tulip_ood.cli.progress import make_progress
 from tulip_ood.errors import DataError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tulip_ood.cluster.job import Job
     from tulip_ood.detectors.base import Detector
 
-__all__ = ["Engine", "score"]
+__all__ = ["Engine", "check_engine", "score"]
 
 Work = Callable[["Job", Sequence[int], Callable[[int], None]], None]
 
@@ -35,6 +35,30 @@ class Engine(StrEnum):
 
     LOCAL = "local"
     RAY = "ray"
+
+
+def check_engine(engine: Engine, *, local: Mapping[str, object], ray: Mapping[str, object]) -> None:
+    """Refuse options that the other engine would have heard.
+
+    Args:
+        engine: The one that was chosen.
+        local: Options of the local one, with what was given for them.
+        ray: Those of Ray.
+
+    Example:
+        >>> check_engine(Engine.LOCAL, local={}, ray={"--actors": 4})
+        Traceback (most recent call last):
+        ...
+        tulip_ood.cli.failing.UsageError: --actors says nothing to --engine local: leave it out, \
+or choose --engine ray
+    """
+    deaf, other = (ray, Engine.RAY) if engine is Engine.LOCAL else (local, Engine.LOCAL)
+    for option, value in deaf.items():
+        if value is not None:
+            raise UsageError(
+                f"{option} says nothing to --engine {engine}: leave it out, or choose --engine "
+                f"{other}"
+            )
 
 
 def score(
@@ -91,6 +115,8 @@ def score(
         2
     """
     target = _check_out(out, partitioned)
+    of_ray = {"--address": address, "--actors": actors, "--decoders": decoders}
+    check_engine(engine, local={"--workers": workers}, ray=of_ray)
     options.check_place(json, "--json")
     with as_usage():
         from tulip_ood.cluster.job import prepare

@@ -6,7 +6,7 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import UsageError, as_usage
-from tulip_ood.cli.score import Engine
+from tulip_ood.cli.score import Engine, check_engine
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,7 +64,9 @@ def serve(
     engine: Annotated[
         Engine, typer.Option("--engine", help="Here, or on Ray Serve (extra `ray-serve`).")
     ] = Engine.LOCAL,
-    replicas: Annotated[int, typer.Option(min=1, help="Ray: how many hold the network.")] = 1,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Ray: how many hold the network (1).")
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="The Ray cluster; by default one on this machine."),
@@ -93,6 +95,8 @@ def serve(
         >>> CliRunner().invoke(app, ["serve", "no.safetensors"]).exit_code
         2
     """
+    alone = {"--shadow": shadow, "--log": log, "--keep-images": keep_images}
+    check_engine(engine, local=alone, ray={"--replicas": replicas, "--address": address})
     with as_usage():
         from tulip_ood.data.opening import read_classes
         from tulip_ood.detectors.saving import read_header
@@ -102,15 +106,13 @@ def serve(
         spec = spec_for(model, header, detector)
         names = None if classes is None else read_classes(classes)
         limits = _limits(batch, wait, queue, images, megabytes, megapixels, seconds)
-        if engine is Engine.RAY:
-            _check_replicas({"--shadow": shadow, "--log": log, "--keep-images": keep_images})
     if engine is Engine.RAY:
         from tulip_ood.cluster.serving import serve as serve_on_ray
 
         _warn_of_strangers(host, token)
         serve_on_ray(
             detector,
-            replicas=replicas,
+            replicas=replicas or 1,
             model=spec,
             trust=trust,
             classes=names,
@@ -166,13 +168,6 @@ def _warn_of_strangers(host: str, token: str | None) -> None:
             f"reaches it may ask",
             err=True,
         )
-
-
-def _check_replicas(given: dict[str, str | None]) -> None:
-    """Refuse what each replica would have for itself."""
-    for option, value in given.items():
-        if value is not None:
-            raise UsageError(f"{option} belongs to one process: leave it out with --engine ray")
 
 
 def _check_uvicorn() -> None:

@@ -121,6 +121,40 @@ def test_a_request_that_kills_every_replica_is_given_up(pictures: list[Upload]) 
     assert found._under_way == 0
 
 
+def test_more_than_all_queues_together_is_refused(pictures: list[Upload]) -> None:
+    found = behind(Handle([replica()]), count=1)
+
+    async def ask() -> Any:
+        with Memory(1 << 20).holding() as holding:
+            await found.answers(pictures * 2, holding)
+
+    with pytest.raises(RefusalError, match="too many images are under way") as caught:
+        asyncio.run(ask())
+    assert caught.value.status == 503
+
+
+def test_what_fails_inside_a_replica_is_not_tried_again(pictures: list[Upload]) -> None:
+    """Only a lost replica is: an error would come again."""
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    class Failing(Handle):
+        def __getattr__(self, what: str) -> Any:
+            self.asked += 1
+            return SimpleNamespace(remote=lambda *_: fail())
+
+    handle = Failing([])
+
+    async def ask() -> Any:
+        with Memory(1 << 20).holding() as holding:
+            await behind(handle).answers(pictures[:1], holding)
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(ask())
+    assert handle.asked == 1
+
+
 def test_a_new_threshold_reaches_replicas_that_were_not_asked(pictures: list[Upload]) -> None:
     pair = [replica(), replica()]
     handle = Handle(pair, deaths=1)
