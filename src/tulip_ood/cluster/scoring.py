@@ -249,9 +249,9 @@ def connected(address: str | None, processors: int) -> Iterator[Any]:
         how |= {"address": "local", "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
         how["num_cpus"] = max(os.cpu_count() or 1, processors)
-    elif address is not None:
-        _check_reachable(address)
-        how["address"] = address
+    else:
+        how["address"] = address or os.environ.get("RAY_ADDRESS", "auto")
+        _check_reachable(how["address"])
     _begin(ray, how)
     try:
         yield ray
