@@ -282,4 +282,6 @@ def _begin(ray: Any, how: dict[str, Any]) -> None:
             ray.shutdown()
             if not left or "timed out" not in str(error):
                 reason = " ".join(str(error).split())[:300]
+                if how["address"] != "local":
+                    reason += ". Has the cluster a token? Set RAY_AUTH_MODE=token, RAY_AUTH_TOKEN=…"
                 raise ClusterError(f"Ray cannot be reached or started: {reason}") from error
