@@ -2,7 +2,7 @@
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,8 +77,20 @@ def replica() -> Replica:
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
     msp = tulip_ood.detectors.MSP(model).fit([(x, y)])
     judge = Judge(msp, preprocess=Preprocess(2, 2, (0.0,), (1.0,)), version="1")
-    limits = Limits(queue=64)
-    return Replica(SimpleNamespace(scoring=lambda: Scoring(judge, limits=limits), limits=limits))  # type: ignore[arg-type]
+    scoring = Scoring(judge, limits=Limits(queue=64))
+    SCORING.append(scoring)
+    return Replica(SimpleNamespace(scoring=lambda: scoring, limits=scoring.limits))  # type: ignore[arg-type]
+
+
+SCORING: list[Scoring] = []
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """No thread outlives its test."""
+    yield
+    while SCORING:
+        SCORING.pop().close()
 
 
 def behind(handle: Handle, count: int = 2) -> Replicas:
