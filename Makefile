@@ -58,7 +58,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 .PHONY: evidence-speed evidence-speed-cpu
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
-.PHONY: evidence-cluster
+.PHONY: evidence-cluster evidence-s3
 .PHONY: evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 .PHONY: evidence-architectures
 DATA ?= sets.npz
@@ -120,8 +120,11 @@ evidence-imagenet: $(VENV)/.dev ## The runner on 50,000 images as large as Image
 
 evidence-cluster: $(VENV)/.dev ## Ray: what dies, bad files, images/s against workers, a plan for a billion images (20 minutes)
 	$(PIP) install --constraint constraints.txt --editable '.[ray-serve]'
-	cd benchmarks/cluster && for script in faults bad_input scaling plan replicas; do \
+	cd benchmarks/cluster && for script in faults bad_input scaling plan replicas serve_ray; do \
 		PYTHONPATH=../../src ../../$(VENV)/bin/python $$script.py || exit 1; done
+
+evidence-s3: ## A lake on S3, which is moto's server here (PYTHON=… with the extra ray, MOTO=…/bin/moto_server)
+	cd benchmarks/cluster && PYTHONPATH=../../src $(PYTHON) s3.py --moto "$(MOTO)"
 
 evidence-adapters: ## Our detectors evaluated by other libraries (PYTHON=… OPENOOD=…; see benchmarks/adapters/run.py)
 	$(PYTHON) benchmarks/adapters/run.py --openood "$(OPENOOD)"

@@ -117,6 +117,67 @@ def test_a_finished_output_is_left_alone(tulip: Tulip, detectors: Path, tmp_path
     assert sorted(os.listdir(tmp_path)) == ["scores.parquet", "scores.parquet.parts"]
 
 
+def test_a_table_behind_a_uri(tulip: Tulip, detectors: Path, tmp_path: Path) -> None:
+    """`file://` goes the way of an object store: no rename, no lock, a manifest at the end."""
+    base = ["score", detectors / "msp.safetensors", "test", *MODEL, "--part-rows", "17"]
+    assert tulip(*base, "--out", tmp_path / "here", "--partitioned").exit_code == 0
+    there = f"file://{tmp_path}/there"
+    refused = tulip(*base, "--out", there)
+    assert (refused.exit_code, "--partitioned" in refused.stderr) == (2, True)
+    (tmp_path / "there").mkdir()
+    content = (tmp_path / "here" / "part-00000000.parquet").read_bytes()
+    (tmp_path / "there" / "part-00000000.parquet").write_bytes(content)
+    result = tulip(*base, "--out", there, "--partitioned")
+    assert (result.exit_code, "not ours" in result.stderr) == (2, True)
+    (tmp_path / "there" / "_begun.json").write_bytes(
+        (tmp_path / "here" / "_manifest.json").read_bytes()
+    )  # as if that part had been written by a run that was killed
+    result = tulip(*base, "--out", there, "--partitioned")
+    assert result.exit_code == 0, result.output
+    assert "17 of 60 rows are there already" in result.stderr
+    tables = [pq.read_table(tmp_path / name) for name in ("here", "there")]
+    assert tables[0].equals(tables[1])
+    assert sorted(os.listdir(tmp_path)) == ["here", "there"]
+    names = sorted(os.listdir(tmp_path / "there"))
+    assert names == ["_manifest.json", *(f"part-0000000{i}.parquet" for i in range(4))]
+    assert "finished already" in tulip(*base, "--out", there, "--partitioned").stdout
+
+
+def test_a_table_beside_the_images_is_no_class(
+    tulip: Tulip, detectors: Path, tmp_path: Path, project: Path
+) -> None:
+    import shutil
+
+    shutil.copytree(project / "test", tmp_path / "images")
+    base = ["score", detectors / "msp.safetensors", tmp_path / "images", *MODEL, "--partitioned"]
+    out = tmp_path / "images" / "scores"
+    assert tulip(*base, "--out", out).exit_code == 0
+    again = tulip(*base, "--out", out)
+    assert again.exit_code == 0, again.output
+    assert "finished already" in again.stdout
+
+
+def test_a_detector_that_changes_under_way(
+    tulip: Tulip, detectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes are what the table is of: neither a mixture nor a wrong name for it."""
+    from tulip_ood.cluster import job as module
+
+    file = tmp_path / "d.safetensors"
+    file.write_bytes((detectors / "msp.safetensors").read_bytes())
+    whole = module.describe_inputs
+
+    def meanwhile(source: object) -> object:
+        file.write_bytes((detectors / "tulip.safetensors").read_bytes())
+        return whole(source)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "describe_inputs", meanwhile)
+    result = tulip("score", file, "test", "--out", tmp_path / "x.parquet", *MODEL)
+    assert result.exit_code == 1
+    assert "was changed a moment ago" in result.stderr
+    assert not (tmp_path / "x.parquet").exists()
+
+
 def test_another_run_is_refused_without_overwrite(
     tulip: Tulip, detectors: Path, tmp_path: Path
 ) -> None:
@@ -206,6 +267,9 @@ def test_another_network_is_refused(tulip: Tulip, detectors: Path, tmp_path: Pat
         (["test", "--device", "magic"], "cannot be used here"),
         (["test", "--out", "gone/x.parquet"], "--out: there is no folder gone"),
         (["test", "--model", "x.pth"], "weights_only"),
+        (["test", "--actors", "4"], "--actors says nothing to --engine local"),
+        (["test", "--address", "auto"], "--address says nothing to --engine local"),
+        (["test", "--workers", "4", "--engine", "ray"], "--workers says nothing to --engine ray"),
     ],
 )
 def test_wrong_use(

@@ -155,4 +155,4 @@ def test_replicas_have_no_log_of_their_own(tulip: Tulip, detectors: Path, tmp_pa
     base = ["serve", detectors / "msp.safetensors", *MODEL, "--engine", "ray"]
     result = tulip(*base, "--log", tmp_path / "log.jsonl")
     assert result.exit_code == 2
-    assert "--log belongs to one process" in result.stderr
+    assert "--log says nothing to --engine ray" in result.stderr

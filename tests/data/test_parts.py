@@ -151,3 +151,12 @@ def test_a_part_with_the_rows_of_another_is_found(parts: Parts) -> None:
     with pytest.raises(DataError, match="does not hold its rows"):
         parts.merge()
     assert parts.missing() == [1]
+
+
+def test_a_folder_that_cannot_be_replaced_is_refused_before_the_work(parts: Parts) -> None:
+    apart = replace(parts, partitioned=True)
+    apart.out.mkdir()
+    (apart.out / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"not ours \(notes.txt\)"):
+        apart.prepare()  # as --overwrite does
+    assert (apart.out / "notes.txt").read_text() == "mine"

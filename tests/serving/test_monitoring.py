@@ -94,3 +94,24 @@ def test_damaged_logs(tmp_path: Path) -> None:
         read_streams([table])
     with pytest.raises(InputError, match="alpha"):
         watch(Stream("a", None), alpha=0.0)
+
+
+def test_a_table_in_parts(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from tulip_ood.data.remote_parts import parts_at
+
+    kinds = {"row": pa.int64(), "score": pa.float64(), "accepted": pa.bool_(), "error": pa.string()}
+    schema = pa.schema(list(kinds.items()))
+    for place in (tmp_path / "here", f"file://{tmp_path}/there"):
+        parts = parts_at(place, schema, {"detector": "0123456789abcdef"}, 10, 4, True)
+        parts.prepare()
+        for index in range(len(parts)):
+            rows = [{"row": i, "score": i / 10, "accepted": i < 8} for i in parts.range_of(index)]
+            parts.write(index, rows)
+        with pytest.raises(DataError, match=r"no table|no log"):  # it is not complete yet
+            read_streams([place])
+        parts.merge()
+        (stream,) = read_streams([place])
+        assert (stream.version, len(stream.scores)) == ("0123456789ab", 10)
+        assert sum(stream.scores) == pytest.approx(4.5)

@@ -63,6 +63,10 @@ def test_a_threshold_is_set_while_the_server_runs(client: Client, detector: Any)
         b'{"false_alarm": 5e-324}': (secret, 422),
         b'{"false_alarm": 2}': (secret, 422),
         b'{"false_alarm": true}': (secret, 422),
+        b'{"false_alarm": NaN}': (secret, 422),
+        b'{"false_alarm": Infinity}': (secret, 422),
+        b'{"false_alarm": "0.1"}': (secret, 422),
+        b'{"false_alarm": 0.1, "false_alarm": 0.9}': (secret, 422),
         b'{"value": 1}': (secret, 422),
         b'{"max_error": 1e-9}': (secret, 422),
         b"[": (secret, 400),
@@ -244,7 +248,7 @@ def test_time_is_limited_and_what_nobody_waits_for_is_not_done(slow: Any) -> Non
 def test_a_body_that_never_comes(detector: Any) -> None:
     service = application(detector, limits=Limits(seconds=0.1))
 
-    async def dripping() -> int:
+    async def dripping() -> tuple[int, bytes]:
         async def receive() -> dict[str, Any]:
             await asyncio.sleep(0.02)
             return {"type": "http.request", "body": b"x", "more_body": True}
@@ -256,9 +260,9 @@ def test_a_body_that_never_comes(detector: Any) -> None:
 
         scope = {"type": "http", "method": "POST", "path": "/v1/score"}
         await service({**scope, "headers": [(b"content-type", b"image/png")]}, receive, send)
-        return int(sent[0]["status"])
+        return sent[0]["status"], dict(sent[0]["headers"])[b"connection"]
 
-    assert asyncio.run(dripping()) == 408
+    assert asyncio.run(dripping()) == (408, b"close")
     service.close()
 
 

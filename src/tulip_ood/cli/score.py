@@ -1,7 +1,7 @@
 """`tulip score`: a table with a score for every input, in parts that survive a kill."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tulip_ood.cli import options
-from tulip_ood.cli.failing import Stopped, as_usage
+from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.numbering import classes_of_outputs, folder_classes
 from tulip_ood.cli.progress import make_progress
 from tulip_ood.errors import DataError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tulip_ood.cluster.job import Job
     from tulip_ood.detectors.base import Detector
 
-__all__ = ["Engine", "score"]
+__all__ = ["Engine", "check_engine", "score"]
 
 Work = Callable[["Job", Sequence[int], Callable[[int], None]], None]
 
@@ -37,12 +37,39 @@ class Engine(StrEnum):
     RAY = "ray"
 
 
+def check_engine(engine: Engine, *, local: Mapping[str, object], ray: Mapping[str, object]) -> None:
+    """Refuse options that the other engine would have heard.
+
+    Args:
+        engine: The one that was chosen.
+        local: Options of the local one, with what was given for them.
+        ray: Those of Ray.
+
+    Example:
+        >>> check_engine(Engine.LOCAL, local={}, ray={"--actors": 4})
+        Traceback (most recent call last):
+        ...
+        tulip_ood.cli.failing.UsageError: --actors says nothing to --engine local: leave it out, \
+or choose --engine ray
+    """
+    deaf, other = (ray, Engine.RAY) if engine is Engine.LOCAL else (local, Engine.LOCAL)
+    for option, value in deaf.items():
+        if value is not None:
+            raise UsageError(
+                f"{option} says nothing to --engine {engine}: leave it out, or choose --engine "
+                f"{other}"
+            )
+
+
 def score(
     detector: Annotated[str, typer.Argument(help="What `tulip calibrate` wrote.")],
     inputs: Annotated[
         list[str], typer.Argument(help="Folders, image lists, parquet, npz, or images.")
     ],
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="The parquet file to write.")],
+    out: Annotated[
+        str,
+        typer.Option("--out", metavar="FILE", help="The parquet file to write; see --partitioned."),
+    ],
     model: Annotated[
         str | None,
         typer.Option("--model", metavar="SPEC", help="The network; as for `tulip calibrate`."),
@@ -60,7 +87,8 @@ def score(
     ] = 1024,
     workers: options.Workers = None,
     partitioned: Annotated[
-        bool, typer.Option("--partitioned", help="Leave the table in parts: FILE is a folder.")
+        bool,
+        typer.Option("--partitioned", help="Leave the table in parts: FILE is a folder, or a URI."),
     ] = False,
     engine: Annotated[
         Engine, typer.Option("--engine", help="Here, or on a Ray cluster (extra `ray`).")
@@ -87,10 +115,11 @@ def score(
         2
     """
     target = _check_out(out, partitioned)
+    of_ray = {"--address": address, "--actors": actors, "--decoders": decoders}
+    check_engine(engine, local={"--workers": workers}, ray=of_ray)
     options.check_place(json, "--json")
     with as_usage():
         from tulip_ood.cluster.job import prepare
-        from tulip_ood.data.lock import locked
         from tulip_ood.data.opening import read_classes
         from tulip_ood.detectors.saving import read_header
 
@@ -111,10 +140,10 @@ def score(
         if engine is Engine.LOCAL:  # a cluster has devices of its own
             options.check_device(device)
     parts = job.parts
-    with locked(f"{out}.lock", out):
+    with parts.alone():
         if parts.finished():
             if parts.begun():  # killed between the last two steps
-                parts.clear()
+                parts.tidy()
             typer.echo(f"{out} is finished already, from the same detector and inputs")
         else:
             try:
@@ -135,7 +164,11 @@ def score(
     _show(target, json)
 
 
-def _check_out(out: str, partitioned: bool) -> Path:
+def _check_out(out: str, partitioned: bool) -> Path | str:
+    from tulip_ood.data.remote import is_remote
+
+    if is_remote(out):
+        return out
     if partitioned and Path(out).is_dir():
         options.check_folder(Path(out), "--out")
         return Path(out)
@@ -185,7 +218,8 @@ def _on_ray(address: str | None, actors: int | None, decoders: int | None) -> Ca
 
 def _here(job: "Job", workers: int | None) -> Callable[[], Work]:
     """Finds the network; what is returned puts the detector on it."""
-    from tulip_ood.cluster.job import make_network
+    from tulip_ood.cluster.job import check_unchanged, make_network
+    from tulip_ood.data.parts import digest_of_file
     from tulip_ood.detectors.saving import load
 
     network = make_network(job.model, trust=job.trust)
@@ -193,6 +227,7 @@ def _here(job: "Job", workers: int | None) -> Callable[[], Work]:
     def start() -> Work:
         size = job.batch_size
         ready = load(job.detector, network, device=job.device, batch_size=size)
+        check_unchanged(job, digest_of_file(job.detector))
         return partial(_score, ready, workers)
 
     return start
@@ -237,7 +272,7 @@ def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield members[0], members[-1]
 
 
-def _show(target: Path, json: str | None) -> None:
+def _show(target: Path | str, json: str | None) -> None:
     """What is in the table."""
     from tulip_ood.data.summary import summarise
 

@@ -6,7 +6,7 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import UsageError, as_usage
-from tulip_ood.cli.score import Engine
+from tulip_ood.cli.score import Engine, check_engine
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tulip_ood.serving import Judge, Limits
 
 __all__ = ["serve"]
+
+_STOPPED = "stopped; everything that was asked is answered"
 
 
 def serve(
@@ -62,7 +64,9 @@ def serve(
     engine: Annotated[
         Engine, typer.Option("--engine", help="Here, or on Ray Serve (extra `ray-serve`).")
     ] = Engine.LOCAL,
-    replicas: Annotated[int, typer.Option(min=1, help="Ray: how many hold the network.")] = 1,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Ray: how many hold the network (1).")
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="The Ray cluster; by default one on this machine."),
@@ -91,6 +95,8 @@ def serve(
         >>> CliRunner().invoke(app, ["serve", "no.safetensors"]).exit_code
         2
     """
+    alone = {"--shadow": shadow, "--log": log, "--keep-images": keep_images}
+    check_engine(engine, local=alone, ray={"--replicas": replicas, "--address": address})
     with as_usage():
         from tulip_ood.data.opening import read_classes
         from tulip_ood.detectors.saving import read_header
@@ -100,15 +106,13 @@ def serve(
         spec = spec_for(model, header, detector)
         names = None if classes is None else read_classes(classes)
         limits = _limits(batch, wait, queue, images, megabytes, megapixels, seconds)
-        if engine is Engine.RAY:
-            _check_replicas({"--shadow": shadow, "--log": log, "--keep-images": keep_images})
     if engine is Engine.RAY:
         from tulip_ood.cluster.serving import serve as serve_on_ray
 
         _warn_of_strangers(host, token)
         serve_on_ray(
             detector,
-            replicas=replicas,
+            replicas=replicas or 1,
             model=spec,
             trust=trust,
             classes=names,
@@ -119,8 +123,9 @@ def serve(
             admin_token=admin_token,
             limits=limits,
             address=address,
-            wait=_until_told,
+            ready=lambda url: typer.echo(f"listening on {url}"),
         )
+        typer.echo(_STOPPED)
         return
     with as_usage():
         options.check_device(device)
@@ -151,7 +156,7 @@ def serve(
         )
         _warn_of_strangers(host, token)
         run(app, host=host, port=port, ready=lambda url: typer.echo(f"listening on {url}"))
-    typer.echo("stopped; everything that was asked is answered")
+    typer.echo(_STOPPED)
 
 
 def _warn_of_strangers(host: str, token: str | None) -> None:
@@ -163,31 +168,6 @@ def _warn_of_strangers(host: str, token: str | None) -> None:
             f"reaches it may ask",
             err=True,
         )
-
-
-def _check_replicas(given: dict[str, str | None]) -> None:
-    """Refuse what each replica would have for itself."""
-    for option, value in given.items():
-        if value is not None:
-            raise UsageError(f"{option} belongs to one process: leave it out with --engine ray")
-
-
-def _until_told(url: str) -> None:
-    """Return when this process is told to end."""
-    import signal
-    import threading
-
-    told = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: told.set())
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    typer.echo(f"listening on {url}")
-    try:
-        told.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _check_uvicorn() -> None:

@@ -17,6 +17,8 @@ from torch import nn
 from tulip_ood.data.opening import all_class_folders, number_folders, open_sources
 from tulip_ood.data.parts import Parts, describe_inputs, digest_of_file
 from tulip_ood.data.preprocess import Preprocess
+from tulip_ood.data.remote import is_remote
+from tulip_ood.data.remote_parts import parts_at
 from tulip_ood.data.scores import score_schema
 from tulip_ood.data.source import Source
 from tulip_ood.detectors.saving import read_header
@@ -24,7 +26,15 @@ from tulip_ood.errors import DataError, InputError, warn
 from tulip_ood.models.spec import load_model, spec_for
 from tulip_ood.version import __version__
 
-__all__ = ["Job", "Model", "make_network", "prepare", "stored_preprocess", "versions"]
+__all__ = [
+    "Job",
+    "Model",
+    "check_unchanged",
+    "make_network",
+    "prepare",
+    "stored_preprocess",
+    "versions",
+]
 
 PART_ROWS = 1024
 _CPU_BATCH, _GPU_BATCH = 64, 256
@@ -69,6 +79,25 @@ class Job:
     parts: Parts
 
 
+def check_unchanged(job: Job, digest: str) -> None:
+    """Refuse a detector's file that was written again since the job was prepared.
+
+    Args:
+        job: What is scored.
+        digest: SHA-256 of the detector's file as it was used.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> parts = SimpleNamespace(manifest={"detector": "0a"})
+        >>> check_unchanged(SimpleNamespace(detector="d.safetensors", parts=parts), "0b")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.DataError: d.safetensors was changed a moment ago: run the command again
+    """
+    if digest != job.parts.manifest["detector"]:
+        raise DataError(f"{job.detector} was changed a moment ago: run the command again")
+
+
 def make_network(model: Model, *, trust: bool = False) -> nn.Module:
     """The network that a spec or a function gives.
 
@@ -99,7 +128,7 @@ def prepare(
         detector: What `tulip calibrate` or `detector.save` wrote.
         inputs: Folders, image lists, parquet, npz or images, or one of these; paths, or URIs that
             pyarrow knows.
-        out: The table to write.
+        out: The table to write; a path, or for a partitioned one a URI that pyarrow knows.
         model: The network's spec, or a function that makes it; by default the file's own spec,
             where opening that runs no code.
         trust: Whether a `.pt2` network may be opened although it can run code.
@@ -117,14 +146,13 @@ def prepare(
         ...
         tulip_ood.errors.FileFormatError: there is no detector file nowhere.safetensors
     """
-    detector, target = os.fspath(detector), Path(out)
+    detector = os.fspath(detector)
+    target = out if isinstance(out, str) and is_remote(out) else Path(out)
     inputs = [inputs] if isinstance(inputs, str) else inputs
     if part_rows < 1:
         raise InputError(f"a part needs at least one row, got part_rows={part_rows}")
-    if not target.parent.is_dir():
-        raise InputError(f"{target} cannot be written: there is no folder {target.parent}")
-    if not partitioned and target.is_dir():
-        raise InputError(f"{target} is a folder: name a file, or ask for a partitioned table")
+    if isinstance(target, Path):
+        _check_place(target, partitioned)
     header = read_header(detector)
     spec = model if callable(model) else spec_for(model, header, detector)
     schema = score_schema(header["config"]["task"])
@@ -147,8 +175,15 @@ def prepare(
         },
         "versions": versions(),
     }
-    parts = Parts(target, schema, manifest, len(source), part_rows, partitioned)
+    parts = parts_at(target, schema, manifest, len(source), part_rows, partitioned)
     return Job(detector, spec, trust, tuple(inputs), source, preprocess, size, device, parts)
+
+
+def _check_place(target: Path, partitioned: bool) -> None:
+    if not target.parent.is_dir():
+        raise InputError(f"{target} cannot be written: there is no folder {target.parent}")
+    if not partitioned and target.is_dir():
+        raise InputError(f"{target} is a folder: name a file, or ask for a partitioned table")
 
 
 def _classes(header: dict[str, Any], inputs: Sequence[str]) -> tuple[str, ...] | None:

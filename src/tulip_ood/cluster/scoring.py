@@ -7,6 +7,7 @@ there is right, and what is missing is made again.
 """
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,14 +15,14 @@ from typing import Any
 from tulip_ood.cluster.job import PART_ROWS, Job, Model, prepare
 from tulip_ood.cluster.pool import Limits, Pool
 from tulip_ood.cluster.worker import order_for
-from tulip_ood.data.lock import locked
 from tulip_ood.data.summary import Summary, summarise
 from tulip_ood.errors import ClusterError, InputError
 from tulip_ood.models.extras import import_extra
 
-__all__ = ["connected", "import_ray", "limits_for", "score", "score_on_ray"]
+__all__ = ["connected", "import_ray", "is_ours", "limits_for", "score", "score_on_ray"]
 
 _BEGINNINGS = 4  # times that Ray may time out while it starts
+_PATIENCE = 10.0  # seconds for a cluster's address to answer
 _STORE = 0.5  # of Ray's object store may be full of decoded images
 _DECODERS = 8  # a GPU: as many processors as it takes to keep one busy with photographs
 
@@ -50,7 +51,7 @@ def score(
     Args:
         detector: What `tulip calibrate` or `detector.save` wrote; workers get its bytes.
         inputs: Folders, image lists, parquet, npz or images; paths that all machines see, or URIs.
-        out: The parquet file to write, or a folder if `partitioned`; on this machine.
+        out: The parquet file to write, or a folder if `partitioned`, which may be a URI.
         model: The network's spec, or a function that makes it; by default the file's own spec.
         trust: Whether a `.pt2` network may be opened although it can run code.
         classes: The names of the classes in the network's order, for class folders.
@@ -90,7 +91,7 @@ def score(
         partitioned=partitioned,
     )
     parts = job.parts
-    with locked(f"{os.fspath(out)}.lock", os.fspath(out)):
+    with parts.alone():
         if not parts.finished():
             if not overwrite:
                 parts.check()
@@ -102,7 +103,7 @@ def score(
             )
             parts.merge()
         elif parts.begun():  # killed between the last two steps
-            parts.clear()
+            parts.tidy()
     return summarise(parts.out)
 
 
@@ -213,6 +214,20 @@ def import_ray() -> Any:
     return import_extra("ray", extra="ray", spec="the engine ray")
 
 
+def is_ours(address: str | None) -> bool:
+    """Whether a cluster is begun here and ends with this process.
+
+    Args:
+        address: As for `score`.
+
+    Example:
+        >>> is_ours("ray-head:6379")
+        False
+    """
+    begun = address is not None or "RAY_ADDRESS" in os.environ
+    return not begun and not import_ray().is_initialized()
+
+
 @contextmanager
 def connected(address: str | None, processors: int) -> Iterator[Any]:
     """Ray, connected: as the caller has done it, or for as long as this takes.
@@ -225,22 +240,36 @@ def connected(address: str | None, processors: int) -> Iterator[Any]:
         >>> connected.__name__
         'connected'
     """
-    ray = import_ray()
+    ray, ours = import_ray(), is_ours(address)
     if ray.is_initialized():
         yield ray
         return
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None and "RAY_ADDRESS" not in os.environ:  # not one that happens to run here
+    if ours:  # not one that happens to run here
         how |= {"address": "local", "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
         how["num_cpus"] = max(os.cpu_count() or 1, processors)
-    elif address is not None:
-        how["address"] = address
+    else:
+        how["address"] = address or os.environ.get("RAY_ADDRESS", "auto")
+        _check_reachable(how["address"])
     _begin(ray, how)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray waits for minutes where nobody listens."""
+    host, _, port = address.partition("://")[2 if "://" in address else 0].rpartition(":")
+    if not port.isdecimal():  # "auto", or another name that Ray knows
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {address}: {error}. Is `ray start --head` running there?"
+        ) from error
 
 
 def _begin(ray: Any, how: dict[str, Any]) -> None:
@@ -253,4 +282,6 @@ def _begin(ray: Any, how: dict[str, Any]) -> None:
             ray.shutdown()
             if not left or "timed out" not in str(error):
                 reason = " ".join(str(error).split())[:300]
+                if how["address"] != "local":
+                    reason += ". Has the cluster a token? Set RAY_AUTH_MODE=token, RAY_AUTH_TOKEN=…"
                 raise ClusterError(f"Ray cannot be reached or started: {reason}") from error

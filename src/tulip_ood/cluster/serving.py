@@ -1,77 +1,36 @@
-"""The server of `tulip serve` on Ray Serve: the same application, in several replicas.
+"""The server of `tulip serve` with its detector on Ray Serve, in several replicas.
 
-Every replica makes the network and loads the detector itself. What one of them is told the others
-do not hear, so with more than one nobody may change the threshold over HTTP, and `/metrics` counts
-what the replica that answers has seen.
+The application itself runs here: it listens, checks tokens and limits, counts, and drains when it
+is told to stop. Ray's own HTTP proxy is not used: it answers 500 when a replica dies, although
+another one could have answered.
 """
 
+import asyncio
+import logging
 import os
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tulip_ood.cluster.job import Model, make_network
-from tulip_ood.cluster.scoring import connected
-from tulip_ood.cluster.worker import load_there
+from tulip_ood.cluster.job import Model
+from tulip_ood.cluster.replica import Blueprint, Replica
+from tulip_ood.cluster.replicas import Replicas
+from tulip_ood.cluster.scoring import connected, is_ours
 from tulip_ood.data.parts import digest_of_file
 from tulip_ood.detectors.saving import read_header
-from tulip_ood.errors import InputError
+from tulip_ood.errors import ClusterError, InputError
 from tulip_ood.models.extras import import_extra
 from tulip_ood.models.spec import spec_for
-from tulip_ood.serving import Limits, application
+from tulip_ood.serving import Limits, Service
+from tulip_ood.serving.running import listening
+from tulip_ood.serving.running import serve as run
+from tulip_ood.serving.tokens import Tokens
 
-__all__ = ["Replica", "serve"]
+__all__ = ["serve"]
 
-_NAME = "tulip"
-
-
-@dataclass(frozen=True)
-class Replica:
-    """What a replica is told; called on its machine, it gives the application.
-
-    Attributes:
-        detector: The bytes of the detector's file.
-        version: What it is called in answers.
-        model: The network's spec, or a function that makes it.
-        trust: Whether a `.pt2` file may be opened.
-        classes: What the outputs mean; None for what the file says.
-        device: Where passes run.
-        token: What clients must send.
-        admin_token: What a new threshold takes.
-        limits: How much may be asked for.
-        folder: Where the user stands.
-
-    Example:
-        >>> Replica(b"", "1", "vit-b-16", False, None, None, None, None, Limits(), ".").version
-        '1'
-    """
-
-    detector: bytes
-    version: str
-    model: Model
-    trust: bool
-    classes: tuple[str, ...] | None
-    device: str | None
-    token: str | None
-    admin_token: str | None
-    limits: Limits
-    folder: str
-
-    def __call__(self) -> Any:
-        """The application, on the machine of the replica."""
-        if os.path.isdir(self.folder):
-            os.chdir(self.folder)
-        network = make_network(self.model, trust=self.trust)
-        return application(
-            load_there(self.detector, network, self.device, self.limits.batch),
-            classes=self.classes,
-            version=self.version,
-            token=self.token,
-            admin_token=self.admin_token,
-            limits=self.limits,
-        )
+_STARTS = 3  # times that a replica may fail to start
 
 
 def serve(
@@ -88,9 +47,9 @@ def serve(
     admin_token: str | None = None,
     limits: Limits | None = None,
     address: str | None = None,
-    wait: Callable[[str], None],
+    ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve a detector from several processes or machines, until `wait` returns.
+    """Serve a detector from several processes or machines, until SIGTERM or Ctrl-C.
 
     Args:
         detector: What `tulip calibrate` or `detector.save` wrote.
@@ -100,44 +59,86 @@ def serve(
         classes: What the outputs mean; by default as the file says.
         device: "cuda": a GPU for each replica.
         host: The address to listen on; by default this machine alone.
-        port: Where.
+        port: Where; 0 for any that is free.
         token: A bearer token that clients must send.
-        admin_token: The token for a new threshold, with one replica.
-        limits: How much may be asked for, of each replica.
+        admin_token: The token for a new threshold; by default the same.
+        limits: How much may be asked for; the queue and the batches are those of each replica.
         address: The Ray cluster; as for `tulip_ood.cluster.score`.
-        wait: Called with the server's address; the server stops when it returns.
+        ready: Called with the server's address once it can be asked.
 
     Example:
-        >>> serve("nowhere.safetensors", replicas=0, wait=print)
+        >>> serve("nowhere.safetensors", replicas=0)
         Traceback (most recent call last):
         ...
         tulip_ood.errors.InputError: a server needs at least one replica, got 0
     """
     if replicas < 1:
         raise InputError(f"a server needs at least one replica, got {replicas}")
-    path = os.fspath(detector)
+    path, tokens = os.fspath(detector), Tokens(token, admin_token)
     spec = model if callable(model) else spec_for(model, read_header(path), path)
     limits = limits or Limits()
-    if replicas > 1:  # one that nobody knows: it would reach one replica of many
-        admin_token = secrets.token_hex()
-    replica = Replica(
-        Path(path).read_bytes(), digest_of_file(path)[:12], spec, trust, classes, device, token,
-        admin_token, limits, os.getcwd(),
+    listening(host, port).close()  # what cannot be is said before Ray is started
+    blueprint = Blueprint(
+        Path(path).read_bytes(), digest_of_file(path)[:12], spec, trust, classes, device, limits,
+        os.getcwd(),
     )  # fmt: skip
     on_gpu = device is not None and device.startswith("cuda")
-    needs = {"num_gpus": 1, "num_cpus": 0} if on_gpu else {"num_cpus": 1}
-    with connected(address, replicas + 1):
+    needs = {"num_gpus": 1.0, "num_cpus": 0.0} if on_gpu else {"num_cpus": 1.0}
+    ours = is_ours(address)
+    with connected(address, replicas + 1) as ray:
         on_ray = import_extra("ray.serve", extra="ray-serve", spec="the engine ray")
-        on_ray.start(http_options={"host": host, "port": port})
-        made = on_ray.deployment(
-            on_ray.ingress(lambda: replica())(),
-            name=_NAME,
-            num_replicas=replicas,
-            ray_actor_options=needs,
-            max_ongoing_requests=limits.queue,
-        )
+        with _deployed(on_ray, blueprint, replicas, needs, passing=ours) as handle:
+            behind = Replicas(
+                handle, _losses(ray, on_ray), limits, count=replicas, version=blueprint.version
+            )
+            asyncio.run(behind.begin())
+            run(Service(behind, tokens), host=host, port=port, ready=ready)
+
+
+@contextmanager
+def _deployed(
+    on_ray: Any, blueprint: Blueprint, replicas: int, needs: dict[str, float], *, passing: bool
+) -> Iterator[Any]:
+    """A handle of the replicas; unless the cluster ends with us, they are taken down again."""
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    on_ray.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+    name = f"tulip-{blueprint.version}-{secrets.token_hex(3)}"  # others may serve there, too
+    made = on_ray.deployment(
+        Replica,
+        name="replica",
+        num_replicas=replicas,
+        ray_actor_options=needs,
+        max_ongoing_requests=blueprint.limits.queue,
+        max_constructor_retry_count=_STARTS,
+    )
+    try:
         try:
-            on_ray.run(made.bind(), name=_NAME, route_prefix="/")
-            wait(f"http://{host}:{port}/")
-        finally:
-            on_ray.shutdown()
+            handle = on_ray.run(made.bind(blueprint), name=name, route_prefix=None)
+        except RuntimeError as error:
+            raise ClusterError(f"the replicas do not start: {_reason(on_ray, name)}") from error
+        yield handle
+    finally:
+        if not passing:
+            on_ray.delete(name)
+            if not on_ray.status().applications:
+                on_ray.shutdown()
+
+
+def _reason(on_ray: Any, name: str) -> str:
+    """What a replica raised, without its traceback."""
+    deployments = on_ray.status().applications[name].deployments
+    said = [line.strip() for one in deployments.values() for line in one.message.splitlines()]
+    named = [line for line in said if "Error: " in line]
+    return str(([*said, *named] or ["see Ray's log"])[-1])[:500]
+
+
+def _losses(ray: Any, on_ray: Any) -> Callable[[Exception], bool]:
+    """Whether an error means that a replica was lost, not that it failed."""
+    errors = ray.exceptions
+
+    def is_lost(error: Exception) -> bool:
+        if isinstance(error, errors.RayTaskError):
+            return isinstance(error.cause, errors.RayError)
+        return isinstance(error, errors.RayError | on_ray.exceptions.RayServeException)
+
+    return is_lost

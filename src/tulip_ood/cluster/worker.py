@@ -4,6 +4,7 @@ A worker is told plain values and bytes, no modules: it makes the network from i
 the detector's file, whose fingerprints then say whether it is the same network. It writes nothing.
 """
 
+import hashlib
 import os
 import socket
 import tempfile
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from tulip_ood.cluster.job import Job, Model, make_network, versions
+from tulip_ood.cluster.job import Job, Model, check_unchanged, make_network, versions
 from tulip_ood.data.batches import Decoded, decoded_batches
 from tulip_ood.data.parts import Parts
 from tulip_ood.data.preprocess import Preprocess
@@ -93,7 +94,8 @@ def order_for(job: Job) -> Order:
         >>> import tempfile
         >>> import pyarrow as pa
         >>> from tulip_ood.data.source import ImageFiles
-        >>> parts = Parts(Path("x.parquet"), pa.schema([]), {}, rows=1, part_rows=1024)
+        >>> manifest = {"detector": hashlib.sha256(b"").hexdigest()}
+        >>> parts = Parts(Path("x.parquet"), pa.schema([]), manifest, rows=1, part_rows=1024)
         >>> source = ImageFiles("x", ["a.png"], [None])
         >>> with tempfile.NamedTemporaryFile() as file:
         ...     names = ("s3://bucket/cats", "dogs")
@@ -101,8 +103,10 @@ def order_for(job: Job) -> Order:
         ...     order_for(job).places
         ('dogs',)
     """
+    content = Path(job.detector).read_bytes()
+    check_unchanged(job, hashlib.sha256(content).hexdigest())
     return Order(
-        detector=Path(job.detector).read_bytes(),
+        detector=content,
         model=job.model,
         trust=job.trust,
         batch_size=job.batch_size,

@@ -138,8 +138,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_of_a_run(entry: os.DirEntry[str]) -> bool:
-    """Scores that are being written beside the images must not become a class."""
-    return entry.name.endswith(".parts") and os.path.exists(f"{entry.path}/manifest.json")
+    """Scores that are written beside the images, or are finished, must not become a class."""
+    under_way = entry.name.endswith(".parts") and os.path.exists(f"{entry.path}/manifest.json")
+    return under_way or os.path.exists(f"{entry.path}/_manifest.json")
 
 
 def _identity(folder: str) -> tuple[int, int]:

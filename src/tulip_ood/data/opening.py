@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tulip_ood.data.folder import class_folders, is_image, open_folder, visible_files
 from tulip_ood.data.imagelist import open_list
 from tulip_ood.data.remote import (
+    bare,
     is_remote,
     open_remote_folder,
     remote_files,
@@ -46,7 +47,7 @@ def open_sources(
     sources: list[Source] = []
     single: list[str] = []  # neighbouring image files are one source, not thousands
     for name in names:
-        path = name.partition("?")[0] if is_remote(name) else name
+        path = bare(name)
         if is_image(path) and not _is_folder(name):
             single.append(name)
             continue
@@ -84,7 +85,7 @@ def _open(name: str, classes: Sequence[str] | None, root: str | None) -> Source:
         if tables:
             return Chain([_open(table, classes, root) for table in tables])
         return open_remote_folder(name, classes) if is_remote(name) else open_folder(name, classes)
-    path = name.partition("?")[0] if is_remote(name) else name
+    path = bare(name)
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".txt":
         return open_list(name, root)
@@ -105,7 +106,7 @@ def _tables(folder: str) -> list[str]:
         files, inside = remote_files(folder), remote_folders(folder)
     else:
         files, inside = visible_files(folder), class_folders(folder)
-    names = [name.partition("?")[0] if is_remote(name) else name for name in files]
+    names = [bare(name) for name in files]
     if inside or any(map(is_image, names)):
         return []
     return [file for file, name in zip(files, names, strict=True) if name.endswith(".parquet")]

@@ -10,6 +10,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tulip_ood.data.lock import locked
+from tulip_ood.data.remote import is_remote, join, opened
 from tulip_ood.data.source import Source
 from tulip_ood.errors import DataError
 from tulip_ood.network.files import appear
@@ -25,7 +28,8 @@ from tulip_ood.network.files import appear
 __all__ = ["Parts", "describe_inputs", "digest_of_file", "written_manifest"]
 
 _KEY = b"tulip.manifest"
-_FINAL_NOTE = "_manifest.json"
+_JOB = b"tulip.job"  # the hash of the manifest, in every part
+FINAL_NOTE = "_manifest.json"
 _ROW_GROUP = 65_536
 
 
@@ -56,15 +60,21 @@ def digest_of_file(path: str | os.PathLike[str]) -> str:
 
 
 def written_manifest(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The manifest that a finished table or a part carries; None if it has none.
+    """The manifest that a finished table carries; None if it has none.
+
+    Args:
+        path: A parquet file, or a folder of parts; the latter may be a URI.
 
     Example:
         >>> written_manifest(os.devnull) is None
         True
     """
     try:
-        metadata = pq.read_schema(path).metadata or {}
-        found = json.loads(metadata[_KEY])
+        if is_remote(str(path)) or os.path.isdir(path):
+            with opened(join(str(path), FINAL_NOTE)) as note:
+                found = json.loads(note.read())
+        else:
+            found = json.loads((pq.read_schema(path).metadata or {})[_KEY])
     except (pa.ArrowException, OSError, KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None
@@ -72,7 +82,7 @@ def written_manifest(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one table.
+    """The parts of one table, on this machine; elsewhere it is `remote_parts.RemoteParts`.
 
     Attributes:
         out: Where the finished table will be.
@@ -96,7 +106,7 @@ class Parts:
         [0, 1, 2]
     """
 
-    out: Path
+    out: Path | str
     schema: Any
     manifest: dict[str, Any]
     rows: int
@@ -104,9 +114,27 @@ class Parts:
     partitioned: bool = False
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Path | str:
         """Where the parts are."""
-        return self.out.with_name(self.out.name + ".parts")
+        return self._folder
+
+    @property
+    def _out(self) -> Path:
+        return Path(self.out)
+
+    @property
+    def _folder(self) -> Path:
+        return self._out.with_name(self._out.name + ".parts")
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold what keeps others from writing the same table meanwhile."""
+        return locked(f"{self.out}.lock", str(self.out))
+
+    @property
+    def _job(self) -> bytes:
+        return (
+            hashlib.sha256(json.dumps(self.manifest, sort_keys=True).encode()).hexdigest().encode()
+        )
 
     @property
     def _stamped(self) -> Any:
@@ -119,18 +147,22 @@ class Parts:
         """The row numbers of a part."""
         return range(index * self.part_rows, min((index + 1) * self.part_rows, self.rows))
 
+    def name_of(self, index: int) -> str:
+        """The name of a part's file."""
+        return f"part-{index:08d}.parquet"
+
     def path_of(self, index: int) -> Path:
         """The file of a part."""
-        return self.folder / f"part-{index:08d}.parquet"
+        return self._folder / self.name_of(index)
 
     # --------------------------------------------------------------------- begin
 
     def check(self) -> None:
         """Refuse an output or parts that are there already and belong to another run."""
-        if self.out.exists() and not self.finished():
+        if self._out.exists() and not self.finished():
             raise self._refusal(self.out, self._of_output())
         # A folder without parts is a run that was killed before it had any.
-        if any(self.folder.glob("part-*")) and not self.begun():
+        if any(self._folder.glob("part-*")) and not self.begun():
             raise self._refusal(self.folder, self._noted())
 
     def finished(self) -> bool:
@@ -142,20 +174,20 @@ class Parts:
         return self._noted() == self._as_read()
 
     def _of_output(self) -> dict[str, Any] | None:
-        if self.out.is_dir():
-            return _read_note(self.out / _FINAL_NOTE) if self.partitioned else None
-        return None if self.partitioned else written_manifest(self.out)
+        return written_manifest(self._out) if self._out.is_dir() == self.partitioned else None
 
     def prepare(self) -> None:
         """Take up the folder of parts, or make it; parts of another run are removed."""
+        if self._out.is_dir():  # what cannot be replaced at the end is said at the beginning
+            _check_ours(self._out)
         if not self.begun():
             self.clear()
-        self.folder.mkdir(exist_ok=True)
+        self._folder.mkdir(exist_ok=True)
         appear(self._note, lambda path: path.write_text(json.dumps(self.manifest, indent=1)))
-        for left in self.folder.glob("*.partial"):
+        for left in self._folder.glob("*.partial"):
             left.unlink()
 
-    def _refusal(self, where: Path, other: dict[str, Any] | None) -> DataError:
+    def _refusal(self, where: Path | str, other: dict[str, Any] | None) -> DataError:
         if other is None:
             return DataError(f"{where} is there already and not ours: --overwrite replaces it")
         mine = self._as_read()
@@ -166,11 +198,11 @@ class Parts:
 
     @property
     def _note(self) -> Path:
-        return self.folder / "manifest.json"
+        return self._folder / "manifest.json"
 
     def _noted(self) -> dict[str, Any] | None:
         found = _read_note(self._note)  # or killed between the last two steps of a partitioned run
-        return _read_note(self.folder / _FINAL_NOTE) if found is None else found
+        return _read_note(self._folder / FINAL_NOTE) if found is None else found
 
     def _as_read(self) -> dict[str, Any]:
         read: dict[str, Any] = json.loads(json.dumps(self.manifest))
@@ -188,18 +220,27 @@ class Parts:
         return self.rows - sum(len(self.range_of(index)) for index in self.missing())
 
     def _is_good(self, index: int) -> bool:
-        path = self.path_of(index)
-        if not path.exists():
-            return False
         try:
-            found = pq.read_table(path, columns=["row"])["row"]
-        except (pa.ArrowException, OSError, KeyError):
+            return self._has_all(index, self._table(index, ["row"]))
+        except (pa.ArrowException, OSError, KeyError, ValueError):
             return False
-        return self._has_all(index, found)
+
+    def _open(self, index: int) -> Any:
+        """A part's file, for reading."""
+        return open(self.path_of(index), "rb")
+
+    def _table(self, index: int, columns: list[str] | None = None) -> Any:
+        """A part as it is there, with the stamp of the job that made it."""
+        with self._open(index) as file, pq.ParquetFile(file) as part:
+            found = part.read(columns=columns)
+            return found.replace_schema_metadata(part.schema_arrow.metadata)
 
     def _has_all(self, index: int, found: Any) -> bool:
+        """Whether a part is of this job, and holds its rows."""
         wanted = self.range_of(index)
-        return bool(found.combine_chunks().equals(pa.array(np.arange(wanted.start, wanted.stop))))
+        numbers = pa.array(np.arange(wanted.start, wanted.stop))
+        ours = (found.schema.metadata or {}).get(_JOB) == self._job
+        return ours and bool(found["row"].combine_chunks().equals(numbers))
 
     def write(self, index: int, rows: list[dict[str, Any]]) -> None:
         """Write a part; it appears whole or not at all."""
@@ -210,7 +251,8 @@ class Parts:
         if [row["row"] for row in rows] != list(self.range_of(index)):
             raise DataError(f"part {index} of {self.out} lacks rows: the inputs changed meanwhile")
         content = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(rows, schema=self.schema), content)
+        stamped = self.schema.with_metadata({_JOB: self._job})
+        pq.write_table(pa.Table.from_pylist(rows, schema=stamped), content)
         return content.getvalue()
 
     def put(self, index: int, content: bytes) -> None:
@@ -222,12 +264,12 @@ class Parts:
     def read(self) -> Iterator[Any]:
         """The parts' tables, in order, each with the rows that it should have."""
         for index in range(len(self)):
-            table = pq.read_table(self.path_of(index), schema=self.schema)
-            if not self._has_all(index, table["row"]):
+            table = self._table(index)
+            if not self._has_all(index, table):
                 raise DataError(
                     f"{self.path_of(index)} does not hold its rows: run the same command again"
                 )
-            yield table
+            yield table.cast(self.schema)
 
     def merge(self) -> None:
         """Check that no row is missing or there twice, and let the output appear.
@@ -238,26 +280,30 @@ class Parts:
         if self.partitioned:
             self._seal()
             return
-        appear(self.folder / "merged.parquet", self._join)
-        (self.folder / "merged.parquet").replace(self.out)
-        self.clear()
+        appear(self._folder / "merged.parquet", self._join)
+        (self._folder / "merged.parquet").replace(self._out)
+        self.tidy()
 
     def _seal(self) -> None:
         """The folder of parts becomes the output."""
         self._check_count(sum(len(table) for table in self.read()))
-        for left in (*self.folder.glob("*.partial"), *self.folder.glob("merged.parquet")):
+        for left in (*self._folder.glob("*.partial"), *self._folder.glob("merged.parquet")):
             left.unlink()
-        if self.out.is_dir():
-            _clear(self.out)
-        self.out.unlink(missing_ok=True)
+        if self._out.is_dir():
+            _clear(self._out)
+        self._out.unlink(missing_ok=True)
         # Readers of a folder of parquet leave out what begins with an underscore.
-        self._note.rename(self.folder / _FINAL_NOTE)
-        self.folder.rename(self.out)
+        self._note.rename(self._folder / FINAL_NOTE)
+        self._folder.rename(self._out)
 
     def clear(self) -> None:
         """Remove the parts' folder, but nothing that is not ours."""
-        if self.folder.exists():
-            _clear(self.folder)
+        if self._folder.exists():
+            _clear(self._folder)
+
+    def tidy(self) -> None:
+        """Remove what a finished table needs no more: a run may be killed before it does that."""
+        self.clear()
 
     def _join(self, path: Path) -> None:
         written = 0
@@ -295,13 +341,21 @@ def _read_note(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _clear(folder: Path) -> None:
-    for pattern in ("part-*.parquet", "*.partial", "merged.parquet", "*manifest.json"):
-        for ours in folder.glob(pattern):
-            ours.unlink()
-    try:
-        folder.rmdir()
-    except OSError as error:
+def _ours(folder: Path) -> set[Path]:
+    patterns = ("part-*.parquet", "*.partial", "merged.parquet", "*manifest.json")
+    return {path for pattern in patterns for path in folder.glob(pattern)}
+
+
+def _check_ours(folder: Path) -> None:
+    strange = sorted(path.name for path in set(folder.iterdir()) - _ours(folder))
+    if strange:
         raise DataError(
-            f"{folder} holds files that are not ours: move them, or write elsewhere"
-        ) from error
+            f"{folder} holds files that are not ours ({strange[0]}): move them, or write elsewhere"
+        )
+
+
+def _clear(folder: Path) -> None:
+    _check_ours(folder)
+    for path in _ours(folder):
+        path.unlink()
+    folder.rmdir()

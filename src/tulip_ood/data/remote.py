@@ -18,6 +18,7 @@ from tulip_ood.errors import DataError
 
 __all__ = [
     "RemoteFiles",
+    "bare",
     "find",
     "folder_of",
     "is_remote",
@@ -42,6 +43,16 @@ def is_remote(name: str) -> bool:
         (True, False)
     """
     return _URI.match(name) is not None
+
+
+def bare(name: str) -> str:
+    """A name without what stands behind a question mark in a URI; a path stays as it is.
+
+    Example:
+        >>> bare("s3://bucket/a.png?region=eu-west-1"), bare("why?.png")
+        ('s3://bucket/a.png', 'why?.png')
+    """
+    return name.partition("?")[0] if is_remote(name) else name
 
 
 def find(name: str) -> tuple[Any, str]:

@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tulip_ood.data.batches import Unreadable
+from tulip_ood.data.remote import bare, is_remote, opened, remote_files
 
-__all__ = ["Summary", "summarise"]
+__all__ = ["Summary", "summarise", "table_files"]
 
 _LISTED = 20  # unreadable inputs that are named
 
@@ -31,7 +32,7 @@ class Summary:
         2
     """
 
-    out: Path
+    out: Path | str
     rows: int
     accepted: int
     errors: int
@@ -43,11 +44,11 @@ class Summary:
         return self.rows - self.accepted - self.errors
 
 
-def summarise(out: Path) -> Summary:
+def summarise(out: Path | str) -> Summary:
     """Count what is in a table, a piece at a time.
 
     Args:
-        out: A parquet file, or a folder of them.
+        out: A parquet file, or a folder of them; a path, or a URI of such a folder.
 
     Example:
         >>> import tempfile
@@ -70,7 +71,23 @@ def summarise(out: Path) -> Summary:
     return Summary(out, rows, accepted, errors, tuple(first))
 
 
-def _pieces(out: Path) -> Iterator[Any]:
-    for path in sorted(out.glob("*.parquet")) if out.is_dir() else [out]:
-        with pq.ParquetFile(path) as file:
+def _pieces(out: Path | str) -> Iterator[Any]:
+    for name in table_files(out):
+        with opened(name) as content, pq.ParquetFile(content) as file:
             yield from file.iter_batches(columns=["row", "path", "accepted", "error"])
+
+
+def table_files(out: Path | str) -> list[str]:
+    """The files of a table, in order.
+
+    Args:
+        out: A parquet file, or a folder of parts; the latter may be a URI.
+
+    Example:
+        >>> table_files(Path("x.parquet"))
+        ['x.parquet']
+    """
+    if is_remote(str(out)):
+        return [name for name in remote_files(str(out)) if bare(name).endswith(".parquet")]
+    here = Path(out)
+    return [str(path) for path in (sorted(here.glob("*.parquet")) if here.is_dir() else [here])]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tulip_ood.data.remote import is_remote, opened
 from tulip_ood.detectors.saving import read
 from tulip_ood.errors import DataError, InputError
 from tulip_ood.numerics import random
@@ -206,7 +207,8 @@ def read_streams(
     """What is in logs, by detector version.
 
     Args:
-        logs: Files of `tulip serve --log` (JSON lines) and of `tulip score` (parquet), in order.
+        logs: Files of `tulip serve --log` (JSON lines) and tables of `tulip score` (parquet, or
+            folders of parts), in order.
         detectors: The files of detectors whose calibration scores no log tells: parquet needs
             them.
 
@@ -220,10 +222,12 @@ def read_streams(
     known = {_version_of_file(path): path for path in detectors}
     for log in logs:
         path = Path(log)
-        if not path.is_file():
+        if is_remote(str(log)) or path.is_dir():
+            _read_table(str(log), found)
+        elif not path.is_file():
             raise DataError(f"there is no log {path}")
-        if path.suffix == ".parquet":
-            _read_parquet(path, found)
+        elif path.suffix == ".parquet":
+            _read_table(path, found)
         else:
             _read_lines(path, found)
     for stream in found.values():
@@ -265,11 +269,12 @@ def _read_lines(path: Path, found: dict[str, Stream]) -> None:
                 ) from error
 
 
-def _read_parquet(path: Path, found: dict[str, Stream]) -> None:
+def _read_table(path: Path | str, found: dict[str, Stream]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from tulip_ood.data.parts import written_manifest
+    from tulip_ood.data.summary import table_files
 
     manifest = written_manifest(path)
     if manifest is None:
@@ -278,13 +283,14 @@ def _read_parquet(path: Path, found: dict[str, Stream]) -> None:
     stream = found.setdefault(version, Stream(version, None))
     rows: list[tuple[float | None, bool]] = []
     try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(columns=["score", "accepted", "error"]):
-                for row in batch.to_pylist():
-                    if row["score"] is None and row["error"] != _not_finite():
-                        stream.unreadable += 1
-                    else:
-                        rows.append((row["score"], row["accepted"]))
+        for name in table_files(path):
+            with opened(name) as content, pq.ParquetFile(content) as file:
+                for batch in file.iter_batches(columns=["score", "accepted", "error"]):
+                    for row in batch.to_pylist():
+                        if row["score"] is None and row["error"] != _not_finite():
+                            stream.unreadable += 1
+                        else:
+                            rows.append((row["score"], row["accepted"]))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     # Rows stand in the order of folders, class by class, which is no order in time: the test asks

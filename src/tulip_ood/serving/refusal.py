@@ -30,6 +30,16 @@ class RefusalError(TulipError):
         self.code = code
         self.headers = tuple(headers)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Whole in another process, too: a replica's refusal reaches the client."""
+        return _refusal, (self.status, self.code, str(self), self.headers)
+
     def to_json(self) -> dict[str, Any]:
         """What the client is told."""
         return {"error": {"code": self.code, "reason": str(self)}}
+
+
+def _refusal(
+    status: int, code: str, reason: str, headers: Sequence[tuple[str, str]]
+) -> RefusalError:
+    return RefusalError(status, code, reason, headers=headers)

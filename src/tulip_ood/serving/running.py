@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from tulip_ood.errors import InputError
+from tulip_ood.serving.connections import hurried
 from tulip_ood.serving.service import Service
 
-__all__ = ["is_loopback", "serve"]
+__all__ = ["is_loopback", "listening", "serve"]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -72,14 +73,25 @@ def serve(
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(app.scoring.limits.seconds) + 5,
     )
+    config.load()
+    config.http_protocol_class = hurried(
+        config.http_protocol_class, seconds=app.scoring.limits.seconds
+    )
     try:
-        with _listening(host, port) as listening, _ending_well():
-            Server(config).run(sockets=[listening])
+        with listening(host, port) as place, _ending_well():
+            Server(config).run(sockets=[place])
     finally:
         app.close()
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens, or a reason why there is none.
+
+    Example:
+        >>> with listening("127.0.0.1", 0) as place:
+        ...     place.getsockname()[0]
+        '127.0.0.1'
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)

@@ -5,15 +5,17 @@ import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tulip_ood.errors import InputError
+from tulip_ood.errors import InputError, ThresholdError
 from tulip_ood.serving.batching import Batcher
 from tulip_ood.serving.counting import Metrics
+from tulip_ood.serving.describing import describe, describe_threshold
 from tulip_ood.serving.images import Upload, unreadable
 from tulip_ood.serving.judging import Judge, Judged
 from tulip_ood.serving.keeping import keep_image
@@ -100,6 +102,36 @@ class Scoring:
             if judge.detector.threshold is not None:
                 found.append((labels, judge.detector.threshold.value))
         return found
+
+    # ------------------------------------------------------------- what is promised
+
+    @property
+    def version(self) -> str:
+        """What the detector that answers is called."""
+        return self.judge.version
+
+    @property
+    def threshold(self) -> dict[str, Any] | None:
+        """What is accepted now, with its promise; ready for JSON."""
+        return describe_threshold(self.judge)
+
+    async def set_threshold(self, asked: dict[str, float]) -> None:
+        """Promise something else from the next image on; as for `detector.set_threshold`."""
+        try:
+            await asyncio.to_thread(self.judge.detector.set_threshold, **asked)
+        except (InputError, ThresholdError) as error:
+            raise RefusalError(422, "cannot-be-promised", str(error)) from error
+
+    async def describe(self) -> dict[str, Any]:
+        """Everything but what changes while a server runs; ready for JSON."""
+        return await asyncio.to_thread(lambda: self._described)
+
+    @cached_property
+    def _described(self) -> dict[str, Any]:
+        known = None
+        if self.shadow is not None:
+            known = {"method": self.shadow.detector.name, "version": self.shadow.version}
+        return describe(self.judge) | {"shadow": known}
 
     # ------------------------------------------------------------------- answers
 

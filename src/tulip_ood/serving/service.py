@@ -7,13 +7,11 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from typing import Any
 
 from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.detectors.base import Detector
-from tulip_ood.errors import InputError, ThresholdError
-from tulip_ood.serving.describing import describe, describe_threshold
+from tulip_ood.serving.backend import Backend
 from tulip_ood.serving.exchange import (
     GoneError,
     Receive,
@@ -52,7 +50,7 @@ class Service:
         '__call__'
     """
 
-    def __init__(self, scoring: Scoring, tokens: Tokens) -> None:
+    def __init__(self, scoring: Backend, tokens: Tokens) -> None:
         self.scoring = scoring
         self._tokens = tokens
         self._memory = Memory(scoring.limits.held)
@@ -138,9 +136,7 @@ class Service:
     async def _score(self, request: Request) -> Response:
         self._tokens.check_use(request.header("authorization"))
         limits = self.scoring.limits
-        late = RefusalError(
-            408, "too-slow", f"the body did not come within {limits.seconds:g} seconds"
-        )
+        late = _too_slow(limits)
         with self._memory.holding() as holding:
             try:
                 async with asyncio.timeout(limits.seconds):
@@ -170,10 +166,10 @@ class Service:
         if len(failed) == len(found):  # nothing was answered: that is no success
             worst = max(failed, key=lambda one: one.status)
             return json_response(worst.to_json() | {"results": results}, worst.status)
-        threshold = describe_threshold(self.scoring.judge)
+        threshold = self.scoring.threshold
         return json_response(
             {
-                "model": self.scoring.judge.version,
+                "model": self.scoring.version,
                 "threshold": None if threshold is None else threshold["value"],
                 "results": results,
             }
@@ -195,27 +191,15 @@ class Service:
                 async with asyncio.timeout(limits.seconds):
                     body = await request.body(min(limits.body, _SMALL_BODY), holding)
             except TimeoutError:
-                raise RefusalError(408, "too-slow", "the body did not come in time") from None
+                raise _too_slow(limits) from None
         asked = _threshold_arguments(body)
-        try:
-            await asyncio.to_thread(self.scoring.judge.detector.set_threshold, **asked)
-        except (InputError, ThresholdError) as error:
-            raise RefusalError(422, "cannot-be-promised", str(error)) from error
-        return json_response(describe_threshold(self.scoring.judge))
-
-    @cached_property
-    def _described(self) -> dict[str, Any]:
-        found = describe(self.scoring.judge)
-        shadow = self.scoring.shadow
-        known = None
-        if shadow is not None:
-            known = {"method": shadow.detector.name, "version": shadow.version}
-        return found | {"limits": asdict(self.scoring.limits), "shadow": known}
+        await self.scoring.set_threshold(asked)
+        return json_response(self.scoring.threshold)
 
     async def _model(self, request: Request) -> Response:
         self._tokens.check_use(request.header("authorization"))
-        described = await asyncio.to_thread(lambda: self._described)
-        return json_response(described | {"threshold": describe_threshold(self.scoring.judge)})
+        told = {"limits": asdict(self.scoring.limits), "threshold": self.scoring.threshold}
+        return json_response(await self.scoring.describe() | told)
 
     async def _health(self, _: Request) -> Response:
         if self._closing:
@@ -240,6 +224,15 @@ class Service:
         return found
 
 
+def _too_slow(limits: Limits) -> RefusalError:
+    return RefusalError(
+        408,
+        "too-slow",
+        f"the body did not come within {limits.seconds:g} seconds",
+        headers=[("connection", "close")],  # whatever may still come
+    )
+
+
 def _check_encoding(request: Request) -> None:
     encoding = request.header("content-encoding")
     if encoding not in ("", "identity"):
@@ -252,7 +245,7 @@ def _check_encoding(request: Request) -> None:
 
 def _threshold_arguments(body: bytes) -> dict[str, float]:
     try:
-        values = json.loads(body)
+        values = json.loads(body, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise RefusalError(400, "bad-json", f"the body is no JSON: {error}") from error
     known = ({"false_alarm"}, {"max_error"}, {"max_error", "confidence"})
@@ -266,6 +259,14 @@ def _threshold_arguments(body: bytes) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
             raise RefusalError(422, "bad-json", f"{name} must be a number between 0 and 1")
     return {name: float(value) for name, value in values.items()}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names are all different: of two thresholds, which was meant?"""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise RefusalError(422, "bad-json", "a name stands twice in the body")
+    return found
 
 
 def application(

@@ -1,16 +1,17 @@
 """How much runs at once, and what is refused before anything runs."""
 
+import socket
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tulip_ood.cluster.job import Job, prepare
-from tulip_ood.cluster.scoring import limits_for
+from tulip_ood.cluster.scoring import _check_reachable, limits_for
 from tulip_ood.data.parts import Parts
 from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.data.source import ImageFiles
-from tulip_ood.errors import InputError
+from tulip_ood.errors import ClusterError, InputError
 
 PHOTOGRAPHS = Preprocess(256, 224, (0.5,) * 3, (0.5,) * 3)
 
@@ -54,3 +55,13 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         prepare("d", "x", tmp_path)
     with pytest.raises(InputError, match="at least one row"):
         prepare("d", "x", tmp_path / "x.parquet", part_rows=0)
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_where_nobody_listens_is_said_at_once(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        port = place.getsockname()[1]
+        _check_reachable(f"{scheme}127.0.0.1:{port}")
+    with pytest.raises(ClusterError, match=f"no Ray cluster answers at {scheme}127.0.0.1:{port}"):
+        _check_reachable(f"{scheme}127.0.0.1:{port}")
+    _check_reachable("auto")  # Ray knows whether there is one

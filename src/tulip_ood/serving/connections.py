@@ -1,0 +1,58 @@
+"""Connections on which nobody asks: uvicorn waits for a request's head as long as it takes.
+
+A client that opens connections and sends nothing, or a head that never ends, would hold them all.
+"""
+
+from typing import Any
+
+__all__ = ["hurried"]
+
+
+def hurried(protocol: type[Any], seconds: float) -> type[Any]:
+    """One of uvicorn's HTTP protocols that closes a connection without a request in time.
+
+    Args:
+        protocol: uvicorn's class.
+        seconds: From the first byte (or the connection) to the end of the request's head.
+
+    Example:
+        >>> class Plain: ...
+        >>> issubclass(hurried(Plain, 5.0), Plain)
+        True
+    """
+
+    class Hurried(protocol):  # type: ignore[misc]
+        _late: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._forget()
+            super().connection_lost(exc)
+
+        def _asked(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def _watch(self) -> None:
+            if self._asked():
+                self._forget()
+            elif self._late is None:
+                self._late = self.loop.call_later(seconds, self._give_up)
+
+        def _forget(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+
+        def _give_up(self) -> None:
+            self._late = None
+            if not self._asked():
+                self.transport.close()
+
+    return Hurried
