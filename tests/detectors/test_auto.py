@@ -58,6 +58,19 @@ def test_all_share_their_noise(fitted: Auto) -> None:
     assert order._settings() == shaped._settings() == ratio._settings()
 
 
+def test_shaped_features_have_constants_of_their_own(data: tuple[Tensor, Tensor]) -> None:
+    usual = Auto(network()).fit([data]).parts[1]
+    assert isinstance(usual, Tulip)
+    assert (usual._setting.shaping, usual._setting.balance, usual._setting.j) == (
+        "scale:85",
+        0.5,
+        2,
+    )
+    other = Auto(network(), settings={"tulip+scale": {"shaping": "scale:65"}}).fit([data]).parts[1]
+    assert isinstance(other, Tulip)
+    assert (other._setting.shaping, other._setting.j) == ("scale:65", 2.0)
+
+
 def test_strength_0_ranks_as_tulip(data: tuple[Tensor, Tensor]) -> None:
     x, _ = data
     auto, tulip = (

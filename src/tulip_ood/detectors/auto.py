@@ -104,7 +104,11 @@ class Auto(Sum):
         self._weights: Weights = {}
 
     def _make_part(self, name: str, **settings: Any) -> Detector:
-        return Ratio(**settings) if name == RATIO else super()._make_part(name, **settings)
+        if name == RATIO:
+            return Ratio(**settings)
+        if name == SHAPED:
+            return Tulip(**{"score": "gen", "shaping": SHAPING, "j": SHAPED_J, **settings})
+        return super()._make_part(name, **settings)
 
     @property
     def _order(self) -> Tulip:
@@ -130,9 +134,7 @@ class Auto(Sum):
                 part._chosen_scope, part._chosen_samples = order._chosen_scope, order._samples
                 part._setting = replace(part._setting, epsilon=order._setting.epsilon)
                 if name == SHAPED:
-                    part._setting = part._with_given(
-                        replace(part._setting, balance=SHAPED_BALANCE, j=SHAPED_J, shaping=SHAPING)
-                    )
+                    part._setting = replace(part._setting, balance=SHAPED_BALANCE)
         self._check_shaping(rows)
         others = {n: p for n, p in zip(self._part_names, self.parts, strict=True) if n != ORDER}
         self._weights = {}
@@ -148,8 +150,11 @@ class Auto(Sum):
         few = rows.take(range(min(LOOKED_AT, len(rows))))
         base = Needs(self._settings().with_(n_samples=0))
         features = self.engine.passes_of(few, base, seed=self.seed).need_features()
+        shaped = self.parts[self._part_names.index(SHAPED)]
+        assert isinstance(shaped, Tulip)
+        assert shaped.shaping is not None
         try:
-            make_shaping(SHAPING).learned(features)
+            make_shaping(shaped.shaping).learned(features)
         except ModelError as error:
             self._leave_out(SHAPED, str(error))
 
