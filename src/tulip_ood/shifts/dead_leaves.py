@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from tulip_ood.numerics.random import integers, uniform
+from tulip_ood.numerics.random import uniform
+from tulip_ood.shifts.colours import colours_of
 
 __all__ = ["dead_leaves"]
 
@@ -24,8 +25,7 @@ def dead_leaves(x: Tensor, low: Tensor, high: Tensor, seed: int) -> Tensor:
     radius = 0.05 * side / (0.1 + 0.9 * uniform((n, _DISCS), seed=seed, name="leaves/radius"))
     centre_y = height * uniform((n, _DISCS), seed=seed, name="leaves/y")
     centre_x = width * uniform((n, _DISCS), seed=seed, name="leaves/x")
-    pixel = integers((n, _DISCS), height * width, seed=seed, name="leaves/colour")
-    colours = x.flatten(2).gather(2, pixel.unsqueeze(1).expand(-1, x.shape[1], -1))
+    colours = colours_of(x, _DISCS, seed=seed, name="leaves/colour")
     ys = torch.arange(height, dtype=torch.float32).reshape(1, height, 1)
     xs = torch.arange(width, dtype=torch.float32).reshape(1, 1, width)
     out = x.mean(dim=(2, 3), keepdim=True).expand_as(x).clone()

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from tulip_ood.numerics.random import integers, uniform
+from tulip_ood.numerics.random import uniform
+from tulip_ood.shifts.colours import colours_of
 
 __all__ = ["fractal"]
 
@@ -36,7 +37,6 @@ def fractal(x: Tensor, low: Tensor, high: Tensor, seed: int) -> Tensor:
         following = xs.square() - ys.square() + real
         ys = torch.where(inside, 2 * xs * ys + imaginary, ys)
         xs = torch.where(inside, following, xs)
-    pixel = integers((n, _STEPS + 1), height * width, seed=seed, name="fractal/colours")
-    colours = x.flatten(2).gather(2, pixel.unsqueeze(1).expand(-1, channels, -1))
+    colours = colours_of(x, _STEPS + 1, seed=seed, name="fractal/colours")
     at = left.flatten(1).unsqueeze(1).expand(-1, channels, -1)
     return colours.gather(2, at).view_as(x)

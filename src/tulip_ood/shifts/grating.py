@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from tulip_ood.numerics.random import integers, uniform
+from tulip_ood.numerics.random import uniform
+from tulip_ood.shifts.colours import colours_of
 
 __all__ = ["grating"]
 
@@ -19,7 +20,7 @@ def grating(x: Tensor, low: Tensor, high: Tensor, seed: int) -> Tensor:
         >>> grating(x, x.amin(), x.amax(), seed=0).shape
         torch.Size([1, 3, 16, 16])
     """
-    n, channels, height, width = x.shape
+    n, _, height, width = x.shape
 
     def draw(name: str) -> Tensor:
         return uniform((n, 1, 1, 1), seed=seed, name=f"grating/{name}")
@@ -29,7 +30,6 @@ def grating(x: Tensor, low: Tensor, high: Tensor, seed: int) -> Tensor:
     ys = torch.linspace(0, 1, height).reshape(1, 1, height, 1)
     xs = torch.linspace(0, 1, width).reshape(1, 1, 1, width)
     wave = (2 * math.pi * cycles * (angle.cos() * xs + angle.sin() * ys) + phase).sin()
-    pixel = integers((n, 2), height * width, seed=seed, name="grating/colours")
-    colours = x.flatten(2).gather(2, pixel.unsqueeze(1).expand(-1, channels, -1))
+    colours = colours_of(x, 2, seed=seed, name="grating/colours")
     first, second = colours[:, :, 0, None, None], colours[:, :, 1, None, None]
     return first + (second - first) * ((wave + 1) / 2).to(x.dtype)
