@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from tulip_ood.errors import InputError, TulipError
+from tulip_ood.errors import FileFormatError, InputError, TulipError
 from tulip_ood.figures import bound_classification, bound_regression, canvas, closeness
 from tulip_ood.figures.canvas import Drawn
+from tulip_ood.figures.closeness_sides import Sides, measure_sides
 from tulip_ood.network.network import Network
 from tulip_ood.numerics.tasks import make_task
 
@@ -135,27 +137,37 @@ def network(module: torch.nn.Module) -> Network:
     return Network(module, make_task("classification"))
 
 
-def test_closeness_is_drawn_for_a_network(tmp_path: Path, vectors: Any) -> None:
+def test_closeness_is_drawn_for_networks(tmp_path: Path, vectors: Any) -> None:
     x = vectors.val[0]
-    drawn = closeness.draw(
+    sides = measure_sides(
         network(vectors.model), x[:10], {"ID": x[10:16], "in X": x[:2], "far": 50 * x[:5]},
-        out=tmp_path, title="blobs",
+        title="blobs",
     )  # fmt: skip
+    sides.save(tmp_path / "sides.json")
+    drawn = closeness.draw([sides, replace(sides, title="again")], tmp_path / "both")
     check_files(drawn, "closeness")
-    inside = table(drawn, group="in X")
+    inside = table(drawn, network="blobs", group="in X")
     assert inside["nearest"].abs().max() < 1e-8 * inside["allowed"].max()
-    assert drawn.facts["in X: A5 holds"] == 1.0
+    assert drawn.facts["again, in X: A5 holds"] == 1.0
     for row in drawn.rows:
         assert row["allowed"] >= 0
         assert row["holds"] == (row["nearest"] <= row["allowed"])
+    kept = closeness.draw([Sides.load(tmp_path / "sides.json")], tmp_path / "kept")
+    assert kept.rows == drawn.rows[: len(kept.rows)]
 
 
-def test_closeness_refuses_too_many_images(tmp_path: Path, vectors: Any) -> None:
+def test_closeness_refuses_too_many_images(vectors: Any) -> None:
     x = vectors.val[0]
     for train, test in ((x[:65], {"a": x[:2]}), (x[:2], {"a": x[:65]}), (x[:2], {})):
         with pytest.raises(InputError, match="expected 1 to 64 inputs|1 to 7 groups"):
-            closeness.draw(network(vectors.model), train, test, out=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+            measure_sides(network(vectors.model), train, test)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": "tulip-closeness-1", "groups": 3}', "{}"])
+def test_other_files_are_no_sides(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(FileFormatError, match=r"x\.json"):
+        Sides.load(tmp_path / "x.json")
 
 
 def test_without_matplotlib_it_is_said_what_to_install(
@@ -163,10 +175,11 @@ def test_without_matplotlib_it_is_said_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     x = vectors.val[0][:2]
+    sides = measure_sides(network(vectors.model), x, {"a": x})
     for draw in (
         lambda: bound_regression.draw(tmp_path),
         lambda: bound_classification.draw(tmp_path),
-        lambda: closeness.draw(network(vectors.model), x, {"a": x}, out=tmp_path),
+        lambda: closeness.draw([sides], tmp_path),
     ):
         with pytest.raises(TulipError, match=r"pip install 'tulip-ood\[figures\]'"):
             draw()

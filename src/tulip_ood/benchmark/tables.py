@@ -3,10 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from tulip_ood.benchmark.results import Comparison, MethodResult
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 __all__ = ["Column", "columns", "plain_table", "rich_table"]
 
@@ -84,7 +86,7 @@ def _column(
     return Column(group, title, cells, best, _NOTES[title])
 
 
-def rich_table(comparison: Comparison) -> Text:
+def rich_table(comparison: Comparison) -> "Text":
     """For a terminal; the best of each column is bold.
 
     Example:
@@ -96,6 +98,8 @@ def rich_table(comparison: Comparison) -> Text:
         >>> rich_table(found).plain.split() == plain_table(found).replace("*", " ").split()
         True
     """
+    from rich.text import Text
+
     table = Text(no_wrap=True, overflow="ignore")
     styles = {"group": "bold", "title": "dim", "best": "bold green"}
     for line in _layout(comparison):

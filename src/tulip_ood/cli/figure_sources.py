@@ -56,6 +56,12 @@ Tuning = Annotated[
     list[str] | None,
     typer.Option("--tuning", metavar="FILE", help="What make evidence-tuning wrote; repeat it."),
 ]
+SideFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sides", metavar="FILE", help="Sides of A5 that were measured before; repeat it."
+    ),
+]
 
 
 def say(drawn: "Drawn") -> None:

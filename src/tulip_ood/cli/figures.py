@@ -7,13 +7,14 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import UsageError, as_usage
-from tulip_ood.cli.figure_sources import Out, Seed, ready, say
+from tulip_ood.cli.figure_sources import Out, Seed, SideFiles, ready, say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tulip_ood.data.preprocess import Preprocess
     from tulip_ood.data.source import Source
+    from tulip_ood.figures.closeness_sides import Sides
 
 __all__ = ["bound_classification", "bound_regression", "closeness"]
 
@@ -65,6 +66,7 @@ def closeness(
     images: Annotated[
         int, typer.Option(min=1, max=64, help="Images in X, and in each group of test images.")
     ] = 32,
+    sides: SideFiles = None,
     out: Out = Path("figures"),
     seed: Seed = 0,
     resize: Annotated[int | None, typer.Option(help="The shorter side after resizing.")] = None,
@@ -84,6 +86,16 @@ def closeness(
         2
     """
     ready(out)
+    from tulip_ood.figures.closeness import draw
+    from tulip_ood.figures.closeness_sides import Sides
+
+    if sides:
+        if model or data or ood:
+            raise UsageError("--sides holds what was measured: give it without --model and --data")
+        with as_usage():
+            kept = [Sides.load(path) for path in sides]
+        say(draw(kept, out))
+        return
     if (model is None) != (data is None) or (model is None and ood):
         raise UsageError("give --model and --data together, or neither for the demo's network")
     if model is None or data is None:
@@ -115,36 +127,33 @@ def closeness(
             test = {"other ID images": rest}
             test |= {name: _read(s, preprocess, images, seed) for name, s in others.items()}
         network, title = loaded.module, model
-    _draw(network, train, test, out=out, title=title, device=device)
+    say(draw([_measured(network, train, test, title=title, device=device)], out))
 
 
-def _draw(
+def _measured(
     module: "nn.Module",
     train: "Tensor",
     test: "dict[str, Tensor]",
     *,
-    out: Path,
     title: str,
     device: str | None,
-) -> None:
+) -> "Sides":
     from tulip_ood.cli.progress import make_progress
-    from tulip_ood.figures.closeness import draw
+    from tulip_ood.figures.closeness_sides import measure_sides
     from tulip_ood.network.network import Network
     from tulip_ood.numerics.tasks import make_task
 
     with as_usage():
         network = Network(module, make_task("classification"), device=device)
         with make_progress() as bar:
-            tasks = {name: bar.add_task(f"gradients: {name}", total=None) for name in test}
-            drawn = draw(
+            task = bar.add_task("gradients", total=None)
+            return measure_sides(
                 network,
                 train,
                 test,
-                out=out,
                 title=title,
-                progress=lambda name, done, of: bar.update(tasks[name], completed=done, total=of),
+                progress=lambda done, of: bar.update(task, completed=done, total=of),
             )
-    say(drawn)
 
 
 def _digits(images: int, seed: int) -> "tuple[nn.Module, Tensor, dict[str, Tensor]]":

@@ -1,13 +1,11 @@
-"""Assumption A5 (closeness) on a real network: the paper's first figure, part (c).
+"""Assumption A5 (closeness) on real networks: the paper's first figure, part (c).
 
-    inf_{x∈X} ‖∇f(z) − ∇f(x)‖_F² ≤ Tr(Θ(z,z) + E_x Θ(x,x) − 2 E_x|Θ(z,x)|)
-
-Both sides are exact (`network.ntk_blocks`) for an X of as many inputs as are given: with the whole
-training set the left side could only be smaller.
+A row for each network: both sides for every input, and how much of the right side the left one
+takes. `closeness_sides` measures them.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,95 +13,80 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError
-from tulip_ood.figures.canvas import COLOURS, MARKERS, Drawn, canvas, need_matplotlib, save
-from tulip_ood.network.network import Network
-from tulip_ood.network.ntk_blocks import ntk_blocks
+from tulip_ood.figures.canvas import COLOURS, MARKERS, Drawn, canvas, save
+from tulip_ood.figures.closeness_sides import Sides
 from tulip_ood.theory.bound import Closeness
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["MOST_IMAGES", "draw"]
+__all__ = ["draw"]
 
-MOST_IMAGES = 64
-_DECADES = 20  # values spread wider than this are drawn on a log scale
-_ORDER = ("blue", "vermilion", "green", "purple", "orange", "sky", "ink")
+_WIDE = 20  # values spread wider than this are drawn on a log scale
+_ORDER = ("blue", "sky", "vermilion", "orange", "green", "purple", "ink")
 
 
-def draw(
-    network: Network,
-    train: Tensor,
-    test: Mapping[str, Tensor],
-    *,
-    out: str | Path = "figures",
-    title: str = "",
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Drawn:
+def draw(measured: Sequence[Sides], out: str | Path = "figures") -> Drawn:
     """Draw `closeness` into a folder.
 
     Args:
-        network: With at most 100 outputs an input.
-        train: X: inputs from the network's training distribution, at most 64.
-        test: Groups of test inputs z by name, at most 64 each.
+        measured: One row of panels for each network.
         out: The folder.
-        title: What the network is called in the figure.
-        progress: Called with (group, gradients done, gradients in all).
 
     Example:
         >>> import tempfile
-        >>> from tulip_ood.numerics.tasks import make_task
-        >>> network = Network(torch.nn.Linear(2, 3), make_task("classification"))
-        >>> x = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+        >>> two = Closeness(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 2.0]))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     drawn = draw(network, x, {"near": x + 0.1, "far": 9 * x}, out=folder)
-        >>> drawn.facts["near: A5 holds"]
-        1.0
+        ...     drawn = draw([Sides("net", 10, 64, {"near": two})], folder)
+        >>> drawn.facts
+        {'net, near: A5 holds': 0.5}
     """
-    need_matplotlib()
-    _check(train, test)
-    found: dict[str, Closeness] = {}
-    for name, inputs in test.items():
-
-        def say(done: int, of: int, name: str = name) -> None:
-            if progress is not None:
-                progress(name, done, of)
-
-        blocks = ntk_blocks(network, inputs, train, progress=say)
-        found[name] = Closeness(nearest=blocks.nearest, allowed=blocks.allowed)
-    facts: dict[str, Any] = {
-        f"{name}: A5 holds": float(sides.holds.double().mean()) for name, sides in found.items()
+    if not measured:
+        raise InputError("there is no network to draw")
+    rows = [row for sides in measured for row in _rows(sides)]
+    facts = {
+        f"{sides.title}, {name}: A5 holds": float(each.holds.double().mean())
+        for sides in measured
+        for name, each in sides.groups.items()
     }
-    rows = [
-        {"group": name, "input": i, "nearest": left, "allowed": right, "holds": left <= right}
-        for name, sides in found.items()
+    with canvas(13.0, 0.4 + 5.4 * len(measured)) as figure:
+        figure.set_layout_engine("constrained", h_pad=0.12)
+        rows_of_panels = figure.subfigures(len(measured), squeeze=False)[:, 0]
+        for sides, part in zip(measured, rows_of_panels, strict=True):
+            left, right = part.subplots(1, 2, width_ratios=(1.0, 1.1))
+            _draw_sides(left, sides.groups)
+            _draw_ratios(right, sides.groups)
+            part.suptitle(
+                f"{sides.title}: |X| = {sides.train} training images, o = {sides.outputs}",
+                x=0.01, ha="left", fontsize=13, color=COLOURS["grey"],
+            )  # fmt: skip
+        return save(figure, "closeness", out, rows, facts, _lines(measured))
+
+
+def _rows(sides: Sides) -> list[dict[str, Any]]:
+    return [
+        {
+            "network": sides.title,
+            "group": name,
+            "input": i,
+            "nearest": left,
+            "allowed": right,
+            "holds": left <= right,
+        }
+        for name, each in sides.groups.items()
         for i, (left, right) in enumerate(
-            zip(sides.nearest.tolist(), sides.allowed.tolist(), strict=True)
+            zip(each.nearest.tolist(), each.allowed.tolist(), strict=True)
         )
     ]
-    outputs = network.known_probe.n_outputs
-    lines = [
-        f"A5 holds for {int(sides.holds.sum())} of {len(sides.holds)} inputs of {name}; the median "
-        f"of left side / right side is {float(_ratio(sides).median()):.3g}"
-        for name, sides in found.items()
+
+
+def _lines(measured: Sequence[Sides]) -> list[str]:
+    return [
+        f"{sides.title}: A5 holds for {int(each.holds.sum())} of {len(each.holds)} inputs of "
+        f"{name}; the median of left side / right side is {float(_ratio(each).median()):.3g}"
+        for sides in measured
+        for name, each in sides.groups.items()
     ]
-    with canvas(13.0, 5.8) as figure:
-        left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
-        _draw_sides(left, found)
-        _draw_ratios(right, found)
-        of = f"{title}, " if title else ""
-        figure.suptitle(
-            f"Closeness (A5): {of}|X| = {len(train)}, o = {outputs}",
-            x=0.01, ha="left", fontsize=13, color=COLOURS["grey"],
-        )  # fmt: skip
-        return save(figure, "closeness", out, rows, {**facts, "train": len(train)}, lines)
-
-
-def _check(train: Tensor, test: Mapping[str, Tensor]) -> None:
-    if not test or len(test) > len(_ORDER):
-        raise InputError(f"give 1 to {len(_ORDER)} groups of test inputs, got {len(test)}")
-    for name, inputs in {"training inputs": train, **test}.items():
-        if not 1 <= len(inputs) <= MOST_IMAGES:
-            raise InputError(f"{name}: expected 1 to {MOST_IMAGES} inputs, got {len(inputs)}")
 
 
 def _ratio(sides: Closeness) -> Tensor:
@@ -125,7 +108,7 @@ def _style(number: int) -> dict[str, Any]:
 def _draw_sides(axes: "Axes", found: Mapping[str, Closeness]) -> None:
     values = torch.cat([torch.cat([s.nearest, s.allowed]) for s in found.values()])
     high = float(values.max()) * 1.15 or 1.0
-    scale = "log" if high > _DECADES * float(values.median()) else "linear"
+    scale = "log" if high > _WIDE * float(values.median()) else "linear"
     low = float(values[values > 0].min()) / 1.6 if scale == "log" else 0.0
     axes.fill_between([low, high], low, [low, high], color=COLOURS["sky"], alpha=0.18, lw=0)
     axes.plot([low, high], [low, high], color=COLOURS["grey"], lw=1.4)

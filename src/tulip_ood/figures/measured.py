@@ -158,7 +158,7 @@ def measure_networks(
     data: str | Path,
     networks: Sequence[str],
     *,
-    cache: str | Path,
+    cache: str | Path | PassCache,
     id_set: str | None = None,
     epsilons: Sequence[float] = (EPSILON,),
     n_samples: int = 10,
@@ -174,7 +174,7 @@ def measure_networks(
     Args:
         data: A benchmark root (OpenOOD's own layout, or one with `sets.json`).
         networks: Checkpoints or specs, as `tulip bench` takes them.
-        cache: Where passes are kept: the same call again makes none.
+        cache: Where passes are kept (a folder, or a cache itself): the same call again makes none.
         id_set: The protocol; by default the one in the root with as many classes.
         epsilons: Every ε that is wanted.
         n_samples: M, in pairs (v, −v).
@@ -194,7 +194,7 @@ def measure_networks(
         tulip_ood.errors.DataError: there is no folder /no/such/folder
     """
     root = Root.open(data)
-    kept = PassCache(Path(cache), CACHE_LIMIT)
+    kept = cache if isinstance(cache, PassCache) else PassCache(Path(cache), CACHE_LIMIT)
     say = progress or (lambda *_: None)
     for spec in networks:
         name, opened = open_for(spec, root, id_set=id_set, device=device, trust=trust)

@@ -1,18 +1,19 @@
 """The empirical NTK of a network, exactly: Θ(z, x) = ∇f(z) ∇f(x)ᵀ, an o × o block a pair.
 
-A row of ∇f(x) is one vector–Jacobian product, so an input costs o of them. Gradients of a few
-inputs at a time are held, those of all others come and go: memory does not grow with their number,
-time does where they do not fit.
+A row of ∇f(x) is one vector–Jacobian product, so an input costs o of them, made together on a GPU.
+Gradients of a few inputs at a time are held, those of all others come and go: memory does not grow
+with their number, time does where they do not fit.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vjp
+from torch.func import vjp, vmap
 
 from tulip_ood.errors import InputError, ModelError
+from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.network import Network
 
 __all__ = ["NtkBlocks", "ntk_blocks"]
@@ -74,18 +75,45 @@ def _jacobian(network: Network, row: Tensor) -> Jacobian:
 
     floating = {n: p for n, p in network.parameters.items() if p.is_floating_point()}
     fixed = {n: p for n, p in network.parameters.items() if n not in floating}
-    out, pull = vjp(lambda moving: logits({**fixed, **moving}), floating)[:2]
-    unit = torch.eye(out.shape[1], dtype=out.dtype, device=out.device)
-    rows = [pull(unit[k : k + 1])[0] for k in range(out.shape[1])]
-    return [torch.stack([part[name].flatten() for part in rows]) for name in floating]
+    with full_precision():  # the way back, too
+        out, pull = vjp(lambda moving: logits({**fixed, **moving}), floating)[:2]
+        unit = torch.eye(out.shape[1], dtype=out.dtype, device=out.device).unsqueeze(1)
+        found = _pull_all(pull, unit, together=out.is_cuda)
+    return [found[name].flatten(1) for name in floating]
 
 
-def _product(a: Jacobian, b: Jacobian) -> Tensor:
-    """∇f(z) ∇f(x)ᵀ, [o, o]; the parts are added in float64."""
-    total = (a[0] @ b[0].T).to(torch.float64)
-    for first, second in zip(a[1:], b[1:], strict=True):
-        total += first @ second.T
-    return total.cpu()
+def _pull_all(pull: Callable[..., Any], unit: Tensor, *, together: bool) -> dict[str, Tensor]:
+    """The gradients of all outputs; on a CPU one after another is faster."""
+    if together:
+        try:
+            (batched,) = vmap(pull)(unit)
+        except RuntimeError:  # an operation whose backward pass takes one cotangent only
+            pass
+        else:
+            return dict(batched)
+    rows = [pull(one)[0] for one in unit]
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def _stacked(jacobians: Iterator[Jacobian], count: int) -> Jacobian:
+    """Several Jacobians below each other, one [count · o, size] for each parameter."""
+    held: Jacobian = []
+    for i, found in enumerate(jacobians):
+        o = len(found[0])
+        held = held or [part.new_empty(count * o, part.shape[1]) for part in found]
+        for rows, part in zip(held, found, strict=True):
+            rows[i * o : (i + 1) * o] = part
+    return held
+
+
+def _products(one: Jacobian, others: Jacobian) -> Tensor:
+    """∇f(z) ∇f(x)ᵀ for all x in a stack, [N, o, o]; the parts are added in float64."""
+    o, many = len(one[0]), len(others[0])
+    total = torch.zeros(o, many, dtype=torch.float64, device=one[0].device)
+    with full_precision():
+        for part, rows in zip(one, others, strict=True):
+            total += part @ rows.T
+    return total.reshape(o, many // o, o).movedim(1, 0).cpu()
 
 
 def ntk_blocks(
@@ -145,12 +173,12 @@ def ntk_blocks(
     other = torch.empty(len(train), o, o, dtype=torch.float64)
     for start in range(0, len(train), held):
         tile = range(start, min(start + held, len(train)))
-        kept = {j: jacobian(rows[1], j) for j in tile}
-        for j, gradient in kept.items():
-            other[j] = _product(gradient, gradient)
+        kept = _stacked((jacobian(rows[1], j) for j in tile), len(tile))
+        for j in tile:
+            gradient = [part[(j - start) * o : (j - start + 1) * o] for part in kept]
+            (other[j],) = _products(gradient, gradient)
         for i in range(len(test)):
             gradient = jacobian(rows[0], i)
-            own[i] = _product(gradient, gradient)
-            for j in tile:
-                cross[i, j] = _product(gradient, kept[j])
+            (own[i],) = _products(gradient, gradient)
+            cross[i, start : tile.stop] = _products(gradient, kept)
     return NtkBlocks(cross, own, other)

@@ -1,0 +1,256 @@
+"""Passes for the figures, made on a GPU and taken home: what `tulip reproduce --cache` reads.
+
+    python benchmarks/figures/passes.py make --data ROOT --checkpoint A B --device cuda --out PACKED
+    python benchmarks/figures/passes.py keep --packed PACKED --cache CACHE
+    python benchmarks/figures/passes.py check --data ROOT --checkpoint A B --images 300 --cache C
+
+`make` needs torch, numpy, safetensors and Pillow alone, and a root of npz files (pick.py). What it
+writes is made to travel, in files of less than 16 MiB: base logits as they are, those of noisy and
+drift passes as differences to them in half precision, of input noise the mean probabilities (the
+figures read nothing else), no features. `check` says how far that moves the figures' numbers.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tulip_ood.benchmark.pass_cache import PassCache
+from tulip_ood.detectors.recipes import Setting
+from tulip_ood.figures.ablation import EPSILONS
+from tulip_ood.figures.enhancement import score_at
+from tulip_ood.figures.measured import (
+    EPSILON,
+    MeasuredNetwork,
+    measure_networks,
+    sizes,
+)
+from tulip_ood.network.features import Head
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.perturbation import PassSettings
+
+HERE = Path(__file__).resolve().parent
+M = 10
+LIMIT = 1 << 40
+MOST_BYTES = 15 << 20  # of a file
+ABLATED = "cifar10"  # has passes for every ε of the ablation
+Arrays = dict[str, np.ndarray]
+
+
+class Held(PassCache):
+    """A cache in memory that knows its keys; what it lacks is looked for on disk, if there is one.
+
+    Args:
+        disk: Where to look, and to keep what was made.
+    """
+
+    def __init__(self, disk: PassCache | None = None) -> None:
+        self.records: dict[str, Passes] = {}
+        self._disk = disk
+
+    def get(self, key: str) -> Passes | None:
+        if key not in self.records and self._disk is not None:
+            found = self._disk.get(key)
+            if found is not None:
+                self.records[key] = found
+        return self.records.get(key)
+
+    def put(self, key: str, passes: Passes) -> None:
+        self.records[key] = passes
+        if self._disk is not None:
+            self._disk.put(key, passes)
+
+
+def halves(moved: Tensor, base: Tensor) -> np.ndarray:
+    """A difference of logits; half precision has three digits of it."""
+    return (moved - base).to(torch.float16).numpy()
+
+
+def averaged(logits: Tensor) -> Tensor:
+    """[N, M, o] as one sample [N, 1, o] whose probabilities are the mean of all."""
+    log = logits.to(torch.float64).log_softmax(dim=-1)
+    return (log.logsumexp(dim=1, keepdim=True) - np.log(logits.shape[1])).to(torch.float32)
+
+
+def pack(key: str, passes: Passes, bases: dict[str, Tensor]) -> Arrays:
+    """A record as arrays; its key and settings go along as text."""
+    _, piece, what = json.loads(key)
+    head: dict[str, Any] = {"key": key, "settings": passes.settings.to_dict()}
+    arrays: Arrays = {}
+    if "noise" in what:
+        base = bases[piece]
+        arrays["noisy"] = halves(passes.noisy, base)
+        if passes.drift is not None:
+            arrays["drift"] = halves(passes.drift, base)
+    elif "measure" in what:
+        ((name, values),) = passes.extras.items()
+        arrays[f"extras.{name}"] = averaged(values).numpy()
+    elif "heads" in what:
+        arrays["weight"] = torch.stack([h.weight for h in passes.heads]).numpy()
+        arrays["bias"] = torch.stack([h.bias for h in passes.heads]).numpy()
+    else:
+        arrays["base"] = passes.base.numpy()
+        arrays |= {f"extras.{name}": value.numpy() for name, value in passes.extras.items()}
+    return {"head": np.array(json.dumps(head)), **arrays}
+
+
+def unpack(arrays: Arrays, bases: dict[str, Tensor]) -> tuple[str, Passes]:
+    """The key and the record."""
+    head = json.loads(str(arrays["head"]))
+    _, piece, what = json.loads(head["key"])
+    held = {name: torch.from_numpy(a) for name, a in arrays.items() if name != "head"}
+    extras = {n.removeprefix("extras."): v for n, v in held.items() if n.startswith("extras.")}
+    nothing = torch.zeros(0, bases[piece].shape[1] if piece in bases else 1)
+    plain = Passes(nothing, nothing[None], None, None, None, PassSettings(**head["settings"]))
+    if "noise" in what:
+        base = bases[piece]
+        drift = base + held["drift"].float() if "drift" in held else None
+        return head["key"], replace(plain, noisy=base + held["noisy"].float(), drift=drift)
+    if "heads" in what:
+        heads = tuple(map(Head, held["weight"].unbind(), held["bias"].unbind()))
+        return head["key"], replace(plain, heads=heads)
+    if "base" in held:
+        base = held["base"]
+        plain = replace(plain, base=base, noisy=base.new_empty((0, *base.shape)))
+    return head["key"], replace(plain, extras=extras)
+
+
+def bases_of(records: dict[str, Passes]) -> dict[str, Tensor]:
+    """Base logits by piece."""
+    found = {}
+    for key, passes in records.items():
+        _, piece, what = json.loads(key)
+        if not what:
+            found[piece] = passes.base
+    return found
+
+
+def travelled(records: dict[str, Passes]) -> dict[str, Passes]:
+    """The records as they come out at home."""
+    bases = bases_of(records)
+    return dict(unpack(pack(key, passes, bases), bases) for key, passes in records.items())
+
+
+def write(records: dict[str, Passes], out: Path, stem: str) -> None:
+    """All records, in as many files as they need; base logits first."""
+    bases = bases_of(records)
+    order = sorted(records, key=lambda key: json.loads(key)[2] != {})
+    packed: Arrays = {}
+    size, number = 0, 0
+    for i, key in enumerate(order):
+        arrays = pack(key, records[key], bases)
+        own = sum(a.nbytes for a in arrays.values())
+        if packed and size + own > MOST_BYTES:
+            np.savez(out / f"{stem}-{number:02d}.npz", **packed)
+            packed, size, number = {}, 0, number + 1
+        packed |= {f"{i}/{name}": a for name, a in arrays.items()}
+        size += own
+    np.savez(out / f"{stem}-{number:02d}.npz", **packed)
+
+
+def make(given: argparse.Namespace) -> None:
+    given.out.mkdir(parents=True, exist_ok=True)
+    for checkpoint in given.checkpoint:
+        started, held = time.perf_counter(), Held()
+        (network,) = measured(given, checkpoint, held, (EPSILON,))
+        if network.id_set == ABLATED:
+            measured(given, checkpoint, held, EPSILONS)
+        passed = time.perf_counter()
+        write(held.records, given.out, network.name)
+        print(
+            f"{network.name}: {len(held.records)} records, {passed - started:.1f} s and "
+            f"{time.perf_counter() - passed:.1f} s to write",
+            flush=True,
+        )
+
+
+def measured(
+    given: argparse.Namespace, checkpoint: str, cache: PassCache, epsilons: tuple[float, ...]
+) -> list[MeasuredNetwork]:
+    return list(
+        measure_networks(
+            given.data,
+            [checkpoint],
+            cache=cache,
+            epsilons=epsilons,
+            n_samples=M,
+            limit=given.images,
+            input_noise=epsilons == (EPSILON,),
+            batch_size=given.batch_size,
+            device=given.device,
+        )
+    )
+
+
+def keep(given: argparse.Namespace) -> None:
+    cache, bases = PassCache(given.cache, LIMIT), {}
+    for path in sorted(given.packed.glob("*.npz")):
+        with np.load(path) as file:
+            records: dict[str, Arrays] = {}
+            for name in file.files:
+                number, _, what = name.partition("/")
+                records.setdefault(number, {})[what] = file[name]
+        for arrays in records.values():
+            key, passes = unpack(arrays, bases)
+            _, piece, what = json.loads(key)
+            if not what:
+                bases[piece] = passes.base
+            cache.put(key, passes)
+        print(path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:12], len(records))
+
+
+def numbers(network: MeasuredNetwork, epsilons: tuple[float, ...]) -> dict[str, float]:
+    """AUROCs that the figures are made of."""
+    found = {}
+    for epsilon in epsilons:
+        constants = network.constants(Setting(epsilon))
+        ways = {
+            "S": lambda p, c=constants: sizes(p).bound(c.trace_xx, c.lam),
+            "J*": lambda p, c=constants: score_at(c, "ent", c.j_star, p),
+            "3 J*, EBO": lambda p, c=constants: score_at(c, "ebo", 3 * c.j_star, p),
+        }
+        for way, score in ways.items():
+            for name, value in network.aurocs(score, epsilon).items():
+                found[f"{epsilon:g}, {way}, {name}"] = value
+    return found
+
+
+def check(given: argparse.Namespace) -> None:
+    """Figures' numbers from records as they are, and as they travel."""
+    changes = {}
+    for checkpoint in given.checkpoint:
+        exact, moved = Held(PassCache(given.cache, LIMIT)), Held()
+        (one,) = measured(given, checkpoint, exact, (EPSILON,))
+        moved.records = travelled(exact.records)
+        (other,) = measured(given, checkpoint, moved, (EPSILON,))
+        before, after = (numbers(n, (EPSILON,)) for n in (one, other))
+        changes[one.name] = max(abs(before[k] - after[k]) for k in before)
+    result = {"images": given.images, "largest_change_of_an_auroc": changes}
+    (HERE / "half.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(result)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("make", "keep", "check"))
+    parser.add_argument("--data")
+    parser.add_argument("--checkpoint", nargs="+", default=[])
+    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--device")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--packed", type=Path)
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    {"make": make, "keep": keep, "check": check}[given.what](given)
+
+
+if __name__ == "__main__":
+    main()
