@@ -373,7 +373,7 @@ def adds() -> str:
         "tulip": "self-tuned",
     }
     found = pq.read_table(HERE / "figures" / "what-the-bound-adds.parquet").to_pylist()
-    by = {(r["method"], r["over"], r["id_set"], r["group"]): r for r in found}
+    by = {(r["method"], r["source"], r["id_set"], r["group"]): r for r in found}
 
     def cell(*key: str) -> str:
         row = by.get(key)
@@ -385,10 +385,10 @@ def adds() -> str:
 
     places = [(id_set, group) for id_set in ("cifar10", "cifar100") for group in ("near", "far")]
     rows = [
-        [f"{words}, over {over}", *(cell(method, over, *place) for place in places)]
+        [f"{words}, {source}", *(cell(method, source, *place) for place in places)]
         for method, words in names.items()
-        for over in ("networks", "images")
-        if any((method, over, *place) in by for place in places)
+        for source in ("benchmark", "at hand")
+        if any((method, source, *place) in by for place in places)
     ]
     head = ["less TULiP (`balanced`)", *(f"{SETS[i]} {group}" for i, group in places)]
     return table(head, rows)

@@ -8,6 +8,7 @@ from tests.benchmark import bench_root
 
 from tulip_ood.cli import figures_all
 from tulip_ood.cli.figures_of_networks import OF_NETWORKS
+from tulip_ood.figures import table_one
 
 from .conftest import Tulip
 
@@ -29,7 +30,7 @@ def test_a_figure_of_a_network(tulip: Tulip, root: Path, tmp_path: Path) -> None
     assert "the mean confidence falls by" in result.stdout
     assert f"passes are kept in {out / 'passes'}" in result.stderr
     rows = pq.read_table(out / "msp-shift.parquet").to_pylist()
-    assert len(rows) == 60
+    assert len(rows) == 2 * 25  # bins
     assert list((out / "passes").glob("*.safetensors"))
 
 
@@ -49,7 +50,25 @@ def test_everything_that_the_sources_suffice_for(
         "what-the-bound-adds",
     }  # fmt: skip
     rows = pq.read_table(tmp_path / "what-the-bound-adds.parquet").to_pylist()
-    assert {row["over"] for row in rows} == {"networks", "images"}
+    assert {row["source"] for row in rows} == {"benchmark", "at hand"}
+
+
+def test_a_figure_that_fails_stops_no_other(
+    tulip: Tulip, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures_all, "_from_nothing", lambda *_: [])
+    monkeypatch.setattr(table_one, "draw", lambda *_: 1 / 0)
+    result = tulip(
+        "reproduce", "all", "--results", RESULTS, "--data", root,
+        "--checkpoint", "no/such.safetensors", "--limit", 30, "--out", tmp_path,
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert "table-1: ZeroDivisionError: division by zero" in result.stderr
+    assert "passes: " in result.stderr
+    assert "not drawn: lambda-sweep" in result.stderr
+    assert {p.stem for p in tmp_path.glob("*.png")} == {
+        "table-2", "balanced-lambda", "self-tuning", "what-the-bound-adds"
+    }  # fmt: skip
 
 
 def test_all_says_what_it_lacks(

@@ -153,22 +153,38 @@ def test_lambda_sweep(network: MeasuredNetwork, tmp_path: Path) -> None:
 def test_bound_histogram(network: MeasuredNetwork, tmp_path: Path) -> None:
     drawn = bound_histogram.draw([network, network], tmp_path)
     rows = rows_of(drawn)
-    assert len(rows) == 2 * 2 * (50 + 50 + 40)
+    for kind in ("balanced", "literal"):
+        for group in ("id", "near", "far"):
+            bins = [r for r in rows if (r["lambda"], r["group"]) == (kind, group)]
+            mass = sum(r["density"] * (r["high"] - r["low"]) for r in bins)
+            assert 0.9 <= mass <= 1 + 1e-9  # the rest lies beyond the edges
     val = network.only("val").passes[EPSILON]
     constants = network.constants(Setting(EPSILON))
     bound = sizes(val).bound(constants.trace_xx, constants.balanced_lam)
     assert float(bound.mean()) == pytest.approx(0, abs=1e-9 * constants.trace_xx)
-    inside = [r for r in rows if (r["lambda"], r["group"]) == ("balanced", "id")]
-    share = sum(r["s_over_theta"] <= 0 for r in inside) / len(inside)
-    assert share == pytest.approx(drawn.facts["make_one, balanced: id inactive"])
+    inside = sizes(network.only("id").passes[EPSILON])
+    dead = (inside.bound(constants.trace_xx, constants.balanced_lam) <= 0).double().mean()
+    assert drawn.facts["cifar10, balanced: id inactive"] == pytest.approx(float(dead))
 
 
 def test_msp_shift(network: MeasuredNetwork, tmp_path: Path) -> None:
-    rows = rows_of(msp_shift.draw([network], tmp_path))
+    rows = rows_of(msp_shift.draw([network, network], tmp_path))
     inside = [row for row in rows if row["group"] == "id"]
     base = network.only("id").passes[EPSILON].base.to(torch.float64).softmax(dim=-1).amax(dim=-1)
-    assert [row["before"] for row in inside] == base.tolist()
-    assert all(0 <= row["after"] <= 1 for row in rows)
+    counts = torch.histc(base, 25, 0, 1)
+    assert [row["before"] for row in inside] == pytest.approx((counts / len(base)).tolist())
+    for group in ("id", "far"):
+        assert sum(row["after"] for row in rows if row["group"] == group) == pytest.approx(1)
+
+
+def test_several_networks_of_one_set_share_a_panel(
+    network: MeasuredNetwork, tmp_path: Path
+) -> None:
+    other = replace(network, name="again")
+    for figure in (lambda_sweep, enhancement, ablation):
+        one, two = (figure.draw(n, tmp_path) for n in ([network], [network, other]))
+        assert len(two.rows) == 2 * len(one.rows)
+        assert [line.replace(", mean of 2 networks", "") for line in two.lines] == list(one.lines)
 
 
 def test_enhancement_begins_at_the_plain_scores(network: MeasuredNetwork, tmp_path: Path) -> None:
@@ -204,6 +220,15 @@ def test_what_the_bound_adds_over_images(network: MeasuredNetwork, tmp_path: Pat
     assert found["difference"] == pytest.approx(metrics.auroc(*pairs[1]) - metrics.auroc(*pairs[0]))
     assert found["high"] - found["low"] == pytest.approx(2 * 1.96 * gap.error)
     assert drawn.lines[-1].startswith("the drift pass")
+
+
+def test_what_the_bound_adds_over_networks(network: MeasuredNetwork, tmp_path: Path) -> None:
+    one = bound_adds.draw(Finished(()), [network], tmp_path)
+    three = [replace(network, name=f"s{i}") for i in range(3)]
+    same = bound_adds.draw(Finished(()), three, tmp_path)
+    for first, second in zip(one.rows, same.rows, strict=True):
+        assert second["difference"] == pytest.approx(first["difference"])
+        assert second["high"] - second["low"] == pytest.approx(0)  # equal networks
 
 
 def test_the_norm_of_the_logits_may_stand_for_the_drift(network: MeasuredNetwork) -> None:

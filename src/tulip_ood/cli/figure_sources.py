@@ -1,7 +1,10 @@
 """Where figures come from, as options: networks with images, finished benchmarks."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from tulip_ood.figures.canvas import Drawn
     from tulip_ood.figures.measured import MeasuredNetwork
 
-__all__ = ["NetworkSource", "ready", "say"]
+__all__ = ["NetworkSource", "ready", "say", "with_networks"]
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for PNG, SVG and parquet.")]
 Seed = Annotated[int, typer.Option(help="Of everything that is drawn at random.", min=0)]
@@ -91,41 +94,35 @@ def ready(out: Path) -> None:
     need_matplotlib()
 
 
+@dataclass(frozen=True)
 class NetworkSource:
     """Networks and images from the command line.
 
-    Args:
+    Attributes:
         data: The benchmark root.
         networks: Specs.
         out: The figures' folder.
-        cache: Where passes are kept.
         id_set: The protocol, or None.
         limit: Images of each set.
         samples: M.
+        cache: Where passes are kept.
         device: Where passes run.
         trust: Whether files that can run code may be opened.
 
     Example:
-        >>> NetworkSource(None, [], Path("figures")).given
+        >>> NetworkSource(None, ()).given
         False
     """
 
-    def __init__(
-        self,
-        data: str | None,
-        networks: "Sequence[str]",
-        out: Path,
-        *,
-        cache: Path | None = None,
-        id_set: str | None = None,
-        limit: int = 500,
-        samples: int = 10,
-        device: str | None = None,
-        trust: bool = False,
-    ) -> None:
-        self.data, self.networks, self.limit = data, list(networks), limit
-        self._cache, self._id_set, self._samples = cache or out / "passes", id_set, samples
-        self.device, self.trust = device, trust
+    data: str | None
+    networks: tuple[str, ...]
+    out: Path = Path("figures")
+    id_set: str | None = None
+    limit: int = 500
+    samples: int = 10
+    cache: Path | None = None
+    device: str | None = None
+    trust: bool = False
 
     @property
     def given(self) -> bool:
@@ -150,17 +147,18 @@ class NetworkSource:
             from tulip_ood.figures.measured import EPSILON, measure_networks
 
             options.check_device(self.device)
-            typer.echo(f"passes are kept in {self._cache}", err=True)
+            cache = self.cache or self.out / "passes"
+            typer.echo(f"passes are kept in {cache}", err=True)
             with make_progress() as bar:
                 task = bar.add_task("looking at the data", total=None)
                 return list(
                     measure_networks(
                         data,
                         self.networks,
-                        cache=self._cache,
-                        id_set=self._id_set,
+                        cache=cache,
+                        id_set=self.id_set,
                         epsilons=tuple(epsilons) or (EPSILON,),
-                        n_samples=self._samples,
+                        n_samples=self.samples,
                         limit=self.limit,
                         input_noise=input_noise,
                         device=self.device,
@@ -170,3 +168,46 @@ class NetworkSource:
                         ),
                     )
                 )
+
+
+def _network_source(
+    networks: Networks = None,
+    data: Data = None,
+    checkpoint: Checkpoint = None,
+    out: Out = Path("figures"),
+    id_set: IdSet = None,
+    limit: Limit = 500,
+    samples: Samples = 10,
+    cache: Cache = None,
+    device: options.Device = None,
+    trust: options.Trust = False,
+) -> NetworkSource:
+    named = (*(checkpoint or []), *(networks or []))
+    return NetworkSource(data, named, out, id_set, limit, samples, cache, device, trust)
+
+
+def with_networks(draw: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes a `NetworkSource`, as one with the options that make it.
+
+    Args:
+        draw: Its first argument is the source; its others become options too.
+
+    Example:
+        >>> import inspect
+        >>> def count(source, seed: Seed = 0): print(len(source.networks))
+        >>> command = with_networks(count)
+        >>> list(inspect.signature(command).parameters)[:3]
+        ['seed', 'networks', 'data']
+    """
+    own = list(inspect.signature(draw).parameters.values())[1:]
+    shared = inspect.signature(_network_source).parameters
+
+    def command(**given: Any) -> None:
+        source = _network_source(**{name: given.pop(name) for name in shared})
+        draw(source, **given)
+
+    parameters = [*own, *shared.values()]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = draw.__doc__
+    return command

@@ -1,29 +1,24 @@
 """`tulip reproduce all`: every figure that the given sources suffice for."""
 
 import importlib
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from tulip_ood.cli import options
 from tulip_ood.cli.failing import as_usage
 from tulip_ood.cli.figure_sources import (
-    Cache,
-    Checkpoint,
-    Data,
-    IdSet,
-    Limit,
-    Networks,
     NetworkSource,
-    Out,
     Results,
-    Samples,
     Seed,
+    SideFiles,
     Tuning,
     ready,
     say,
+    with_networks,
 )
 from tulip_ood.cli.figures import bound_classification, bound_regression, closeness
 from tulip_ood.cli.figures_of_networks import OF_NETWORKS, draw_timing
@@ -39,22 +34,15 @@ __all__ = ["everything"]
 _TIMED = 32  # images
 
 
+@with_networks
 def everything(
+    source: NetworkSource,
     results: Results = None,
     tuning: Tuning = None,
-    data: Data = None,
-    networks: Networks = None,
-    checkpoint: Checkpoint = None,
-    out: Out = Path("figures"),
+    sides: SideFiles = None,
     seed: Seed = 0,
-    id_set: IdSet = None,
-    limit: Limit = 500,
-    samples: Samples = 10,
-    cache: Cache = None,
-    device: options.Device = None,
-    trust: options.Trust = False,
 ) -> None:
-    """Every figure and table for which there is a source.
+    """Every figure and table for which there is a source; one that fails stops no other.
 
     Example:
         >>> from typer.testing import CliRunner
@@ -62,17 +50,7 @@ def everything(
         >>> CliRunner().invoke(app, ["reproduce", "all", "--results", "/no/such"]).exit_code
         2
     """
-    source = NetworkSource(
-        data,
-        [*(checkpoint or []), *(networks or [])],
-        out,
-        cache=cache,
-        id_set=id_set,
-        limit=limit,
-        samples=samples,
-        device=device,
-        trust=trust,
-    )
+    out = source.out
     if source.given:
         source.need()
     with as_usage():
@@ -80,12 +58,16 @@ def everything(
 
         finished = read_results(results or [])
     ready(out)
-    failed = _from_nothing(out, seed)
-    measured = source.measure(input_noise=True) if source.given else []
+    failed = _from_nothing(out, seed, sides)
+    measured: list[MeasuredNetwork] = []
+    if source.given and not _tried(
+        "passes", lambda: measured.extend(source.measure(input_noise=True))
+    ):
+        failed += [*OF_NETWORKS, "timing"]
     failed += _draw_each(_of_results(finished, tuning or [], measured, out))
-    if source.given:
-        failed += _draw_each(_of_networks(source, measured, out, id_set))
-    else:
+    if measured:
+        failed += _draw_each(_of_networks(source, measured))
+    if not source.given:
         names = ", ".join([*OF_NETWORKS, "timing"])
         typer.echo(f"passed over, for want of --data and --checkpoint: {names}", err=True)
     if not results:
@@ -94,12 +76,12 @@ def everything(
         raise TulipError(f"not drawn: {', '.join(failed)}; the reasons stand above")
 
 
-def _from_nothing(out: Path, seed: int) -> list[str]:
-    """Those that need no source; closeness on the demo's network."""
+def _from_nothing(out: Path, seed: int, sides: list[str] | None) -> list[str]:
+    """Those that need no source; closeness on the demo's network, if nothing was measured."""
     drawing: list[tuple[str, Callable[[], None]]] = [
         ("bound-regression", lambda: bound_regression(out, seed)),
         ("bound-classification", lambda: bound_classification(out, seed)),
-        ("closeness", lambda: closeness(images=16, out=out, seed=seed)),
+        ("closeness", lambda: closeness(images=16, out=out, seed=seed, sides=sides)),
     ]
     return [name for name, draw in drawing if not _tried(name, draw)]
 
@@ -110,12 +92,16 @@ def _draw_each(figures: "Iterator[tuple[str, Callable[[], Drawn]]]") -> list[str
 
 
 def _tried(name: str, draw: Callable[[], None]) -> bool:
+    """Whatever goes wrong with one figure is told, and the next one is drawn."""
+    started = time.perf_counter()
     typer.echo(f"— {name}", err=True)
     try:
         draw()
-    except (TulipError, ImportError) as error:  # the demo's network needs scikit-learn
-        typer.echo(f"{name}: {error}", err=True)
+    except Exception as error:
+        kind = "" if isinstance(error, TulipError) else f"{type(error).__name__}: "
+        typer.echo(f"{name}: {kind}{error}", err=True)
         return False
+    typer.echo(f"{name}: {time.perf_counter() - started:.1f} s", err=True)
     return True
 
 
@@ -138,16 +124,19 @@ def _of_results(
 
 
 def _of_networks(
-    source: NetworkSource, measured: "list[MeasuredNetwork]", out: Path, id_set: str | None
+    source: NetworkSource, measured: "list[MeasuredNetwork]"
 ) -> "Iterator[tuple[str, Callable[[], Drawn]]]":
+    # Passes for every ε are many: those of the networks of one ID set.
+    both = zip(source.networks, measured, strict=True)
+    few = tuple(spec for spec, found in both if found.id_set == measured[0].id_set)
     for name, (file, _) in OF_NETWORKS.items():
         drawer = importlib.import_module(f"tulip_ood.figures.{file}")
         several = getattr(drawer, "EPSILONS", ())
 
         def draw(drawer: object = drawer, several: tuple[float, ...] = several) -> "Drawn":
-            found = source.measure(several) if several else measured
-            drawn: Drawn = drawer.draw(found, out)  # type: ignore[attr-defined]
+            found = replace(source, networks=few).measure(several) if several else measured
+            drawn: Drawn = drawer.draw(found, source.out)  # type: ignore[attr-defined]
             return drawn
 
         yield name, draw
-    yield "timing", lambda: draw_timing(source, out, id_set=id_set, images=_TIMED)
+    yield "timing", lambda: draw_timing(source, images=_TIMED)

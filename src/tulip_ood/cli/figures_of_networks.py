@@ -1,27 +1,24 @@
 """`tulip reproduce` for figures that are drawn from passes of a network on the sets at hand."""
 
 import importlib
-import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import as_usage
 from tulip_ood.cli.figure_sources import (
-    Cache,
     Checkpoint,
     Data,
     IdSet,
-    Limit,
     Networks,
     NetworkSource,
     Out,
-    Samples,
     ready,
     say,
+    with_networks,
 )
 from tulip_ood.cli.progress import make_progress
 
@@ -41,19 +38,7 @@ OF_NETWORKS = {
 _TIMED_VALIDATION = 32  # images that detectors are fitted on before they are timed
 
 
-def draw_of_networks(
-    name: str,
-    data: Data = None,
-    networks: Networks = None,
-    checkpoint: Checkpoint = None,
-    out: Out = Path("figures"),
-    id_set: IdSet = None,
-    limit: Limit = 500,
-    samples: Samples = 10,
-    cache: Cache = None,
-    device: options.Device = None,
-    trust: options.Trust = False,
-) -> None:
+def draw_of_networks(source: NetworkSource, name: str) -> None:
     """Draw one of `OF_NETWORKS`.
 
     Example:
@@ -62,22 +47,11 @@ def draw_of_networks(
         >>> CliRunner().invoke(app, ["reproduce", "lambda-sweep"]).exit_code
         2
     """
-    source = NetworkSource(
-        data,
-        [*(checkpoint or []), *(networks or [])],
-        out,
-        cache=cache,
-        id_set=id_set,
-        limit=limit,
-        samples=samples,
-        device=device,
-        trust=trust,
-    )
     source.need()
-    ready(out)
+    ready(source.out)
     file = importlib.import_module(f"tulip_ood.figures.{OF_NETWORKS[name][0]}")
     found = source.measure(getattr(file, "EPSILONS", ()))
-    say(file.draw(found, out))
+    say(file.draw(found, source.out))
 
 
 def network_command(name: str) -> Callable[..., None]:
@@ -87,16 +61,12 @@ def network_command(name: str) -> Callable[..., None]:
         >>> network_command("ablation").__doc__
         'ε × λ, with and without calibration of J.'
     """
-    signature = inspect.signature(draw_of_networks)
-    parameters = list(signature.parameters.values())[1:]
 
-    def command(**arguments: Any) -> None:
-        draw_of_networks(name, **arguments)
+    def draw(source: NetworkSource) -> None:
+        draw_of_networks(source, name)
 
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__doc__ = OF_NETWORKS[name][1]
-    return command
+    draw.__doc__ = OF_NETWORKS[name][1]
+    return with_networks(draw)
 
 
 def timing(
@@ -118,21 +88,22 @@ def timing(
         >>> CliRunner().invoke(app, ["reproduce", "timing"]).exit_code
         2
     """
-    named = [*(checkpoint or []), *(networks or [])]
-    source = NetworkSource(data, named, out, id_set=id_set, limit=limit, device=device, trust=trust)
+    named = (*(checkpoint or []), *(networks or []))
+    source = NetworkSource(data, named, out, id_set, limit, device=device, trust=trust)
     source.need()
     ready(out)
-    say(draw_timing(source, out, id_set=id_set, images=limit, repeats=repeats))
+    say(draw_timing(source, images=limit, repeats=repeats))
 
 
-def draw_timing(
-    source: NetworkSource, out: Path, *, id_set: str | None, images: int, repeats: int = 3
-) -> "Drawn":
+def draw_timing(source: NetworkSource, *, images: int, repeats: int = 3) -> "Drawn":
     """Time the first network of a source, and draw it.
 
     Example:
-        >>> list(inspect.signature(draw_timing).parameters)[:2]
-        ['source', 'out']
+        >>> draw_timing(NetworkSource(None, ()), images=8)
+        Traceback (most recent call last):
+        ...
+        tulip_ood.cli.failing.UsageError: this figure is drawn from passes of a network: give \
+--data ROOT (see tulip data check) and --checkpoint FILE (see tulip train)
     """
     data = source.need()
     with as_usage():
@@ -146,7 +117,11 @@ def draw_timing(
         options.check_device(source.device)
         root = Root.open(data)
         name, network = open_for(
-            source.networks[0], root, id_set=id_set, device=source.device, trust=source.trust
+            source.networks[0],
+            root,
+            id_set=source.id_set,
+            device=source.device,
+            trust=source.trust,
         )
         val = root.part(name, "val").limited(_TIMED_VALIDATION)
         test = root.part(name, "test").limited(images)
@@ -163,4 +138,4 @@ def draw_timing(
                     task, description=what, completed=done, total=of
                 ),
             )
-        return draw(rows, out, title=network.name)
+        return draw(rows, source.out, title=network.name)

@@ -3,22 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tulip_ood.cli import options
 from tulip_ood.cli.failing import UsageError, as_usage
 from tulip_ood.cli.figure_sources import (
-    Cache,
-    Checkpoint,
-    Data,
-    IdSet,
-    Limit,
-    Networks,
     NetworkSource,
     Out,
     Results,
-    Samples,
     Tuning,
     ready,
     say,
+    with_networks,
 )
 
 if TYPE_CHECKING:
@@ -111,20 +104,9 @@ def table_2(results: Results = None, out: Out = Path("figures")) -> None:
     _draw(lambda: draw(finished, out))
 
 
-def what_the_bound_adds(
-    results: Results = None,
-    data: Data = None,
-    networks: Networks = None,
-    checkpoint: Checkpoint = None,
-    out: Out = Path("figures"),
-    id_set: IdSet = None,
-    limit: Limit = 500,
-    samples: Samples = 10,
-    cache: Cache = None,
-    device: options.Device = None,
-    trust: options.Trust = False,
-) -> None:
-    """TULiP without its parts, against the whole: over networks, over images, or both.
+@with_networks
+def what_the_bound_adds(source: NetworkSource, results: Results = None) -> None:
+    """TULiP without its parts, against the whole: finished runs, networks at hand, or both.
 
     Example:
         >>> from typer.testing import CliRunner
@@ -132,22 +114,11 @@ def what_the_bound_adds(
         >>> CliRunner().invoke(app, ["reproduce", "what-the-bound-adds"]).exit_code
         2
     """
-    source = NetworkSource(
-        data,
-        [*(checkpoint or []), *(networks or [])],
-        out,
-        cache=cache,
-        id_set=id_set,
-        limit=limit,
-        samples=samples,
-        device=device,
-        trust=trust,
-    )
     finished = _read(results, may_be_empty=source.given)
     if source.given:
         source.need()
-    ready(out)
+    ready(source.out)
     from tulip_ood.figures.bound_adds import draw
 
     measured = source.measure(input_noise=True) if source.given else []
-    _draw(lambda: draw(finished, measured, out))
+    _draw(lambda: draw(finished, measured, source.out))

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tulip_ood.detectors.recipes import Setting
-from tulip_ood.figures.canvas import COLOURS, MARKERS, Drawn, save
-from tulip_ood.figures.columns import below, columns, sources
+from tulip_ood.figures.canvas import COLOURS, MARKERS, Drawn, canvas, save
+from tulip_ood.figures.columns import below, by_set, draw_each, mean_of, sources, whose
 from tulip_ood.figures.enhancement import score_at
 from tulip_ood.figures.labels import id_name
 from tulip_ood.figures.measured import MeasuredNetwork
@@ -28,7 +28,7 @@ def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Dr
     """Draw `ablation` into a folder.
 
     Args:
-        networks: One column for each, with passes for several ε.
+        networks: One row for each ID set, with passes for several ε.
         out: The folder.
 
     Example:
@@ -39,24 +39,26 @@ def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Dr
     """
     rows: list[dict[str, Any]] = []
     lines: list[str] = []
-    with columns(networks, 2, sharex=True) as (figure, grid):
-        for column, network in enumerate(networks):
+    sets = by_set(networks)
+    with canvas(12.7, 1.6 + 4.0 * len(sets)) as figure:
+        grid = figure.subplots(len(sets), 2, squeeze=False, sharex=True)
+        for panels, own in zip(grid, sets.values(), strict=True):
             found = [
-                row for epsilon in _epsilons(network) for row in _over_lambda(network, epsilon)
+                [row for epsilon in _epsilons(network) for row in _over_lambda(network, epsilon)]
+                for network in own
             ]
-            rows += found
-            lines += _lines(network, found)
-            for line, group in enumerate(network.groups):
-                axes = grid[line][column]
+            rows += [row for each in found for row in each]
+            lines += _lines(own, found)
+            for axes, group in zip(panels, own[0].groups, strict=False):
                 _draw_panel(axes, found, group)
-                axes.set_title(f"{id_name(network.id_set)}, {group} OOD")
-            grid[-1][column].set_xlabel("λ in units of the balanced λ")
-        for line in grid:
-            line[0].set_ylabel("AUROC of entropy, %")
+                axes.set_title(f"{id_name(own[0].id_set)}, {group} OOD")
+            panels[0].set_ylabel("AUROC of entropy, %")
+        for axes in grid[-1]:
+            axes.set_xlabel("λ in units of the balanced λ")
         _legend(figure, grid[0][0], rows)
         below(
             figure,
-            sources(networks)
+            sources(networks, lines=True)
             + f" Solid: J = {_J_SCALING:g} J*, J* from validation images; dashed: J = 1.",
         )
         return save(figure, "ablation", out, rows, {}, lines)
@@ -97,13 +99,14 @@ def _line(rows: list[dict[str, Any]], epsilon: float, kind: str, group: str) -> 
     return [100 * r["auroc"] for r in rows if (r["epsilon"], r["kind"], r["set"]) == wanted]
 
 
-def _draw_panel(axes: "Axes", rows: list[dict[str, Any]], group: str) -> None:
-    for epsilon, colour, marker in _styles(rows):
+def _draw_panel(axes: "Axes", found: Sequence[list[dict[str, Any]]], group: str) -> None:
+    for epsilon, colour, marker in _styles(found[0]):
         for kind, style in _KINDS.items():
-            axes.plot(
-                _BALANCES, _line(rows, epsilon, kind, group), color=colour, ls=style,
-                marker=marker if kind == "calibrated" else None, markevery=4, ms=7, mec="white",
-                lw=2.2 if kind == "calibrated" else 1.5,
+            calibrated = kind == "calibrated"
+            draw_each(
+                axes, _BALANCES, [_line(rows, epsilon, kind, group) for rows in found],
+                color=colour, ls=style, marker=marker if calibrated else None, markevery=4, ms=7,
+                mec="white", lw=2.2 if calibrated else 1.5, clip_on=False,
             )  # fmt: skip
     axes.set_xlim(0, _BALANCES[-1])
 
@@ -129,17 +132,21 @@ def _legend(figure: "Figure", axes: "Axes", rows: list[dict[str, Any]]) -> None:
         for style, label in zip(_KINDS.values(), words, strict=True)
     ]
     flat = [line for (line,) in handles]
-    figure.legend(handles=flat, loc="outside upper center", ncols=len(_styles(rows)))
+    figure.legend(handles=flat, loc="outside upper center", ncols=len(flat))
 
 
-def _lines(network: MeasuredNetwork, rows: list[dict[str, Any]]) -> list[str]:
-    found = []
-    for group in network.groups:
+def _lines(networks: Sequence[MeasuredNetwork], found: Sequence[list[dict[str, Any]]]) -> list[str]:
+    told = []
+    for group in networks[0].groups:
         for kind in _KINDS:
-            values = [v for e in _epsilons(network) for v in _line(rows, e, kind, group)]
+            values = [
+                value
+                for epsilon in _epsilons(networks[0])
+                for value in mean_of([_line(rows, epsilon, kind, group) for rows in found])
+            ]
             how = f"with J = {_J_SCALING:g} J*" if kind == "calibrated" else "with J = 1"
-            found.append(
-                f"{id_name(network.id_set)}, {group}, {how}: AUROC from {min(values):.1f} to "
+            told.append(
+                f"{whose(networks)}, {group}, {how}: AUROC from {min(values):.1f} to "
                 f"{max(values):.1f} over all ε and λ"
             )
-    return found
+    return told

@@ -1,8 +1,9 @@
 """What the bound adds: TULiP with its parts taken out one by one, against the whole.
 
-Two kinds of evidence stand side by side: finished benchmarks over several networks (the interval is
-over networks), and one network at hand (the interval is over images, DeLong). Only the second has
-noise on the inputs, as large as moves the logits of validation images as far as weight noise does.
+Two kinds of evidence stand side by side: finished benchmarks, and networks at hand. The interval is
+over networks where there are several, over images (DeLong) where there is one. Only networks at
+hand have noise on the inputs, as large as moves the logits of validation images as far as weight
+noise does.
 """
 
 import math
@@ -14,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tulip_ood.benchmark.paired import mean_auroc_difference
+from tulip_ood.benchmark.paired import Difference, mean_auroc_difference
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.errors import InputError
 from tulip_ood.figures.canvas import COLOURS, Drawn, canvas, need_matplotlib, save
-from tulip_ood.figures.columns import below, sources
+from tulip_ood.figures.columns import below, by_set, sources
 from tulip_ood.figures.enhancement import score_at
-from tulip_ood.figures.finished import Finished, paired
+from tulip_ood.figures.finished import Finished, Gap, paired
 from tulip_ood.figures.labels import GROUP_LINES, METHODS, id_name
 from tulip_ood.figures.measured import EPSILON, MeasuredNetwork
 from tulip_ood.network.passes import Passes
@@ -56,7 +57,8 @@ def draw(
 or networks
     """
     need_matplotlib()
-    rows = [*_over_networks(finished), *(r for n in networks for r in _over_images(n))]
+    at_hand = by_set(networks) if networks else {}
+    rows = [*_of_benchmarks(finished), *(r for own in at_hand.values() for r in _at_hand(own))]
     if not rows:
         raise InputError(f"nothing to compare: give results with {REFERENCE}, or networks")
     sets = list(dict.fromkeys(row["id_set"] for row in rows))
@@ -72,7 +74,7 @@ or networks
         return save(figure, "what-the-bound-adds", out, rows, {}, _lines(rows))
 
 
-def _over_networks(finished: Finished) -> list[dict[str, Any]]:
+def _of_benchmarks(finished: Finished) -> list[dict[str, Any]]:
     found = []
     for id_set in finished.id_sets:
         own = finished.of(id_set)
@@ -80,47 +82,44 @@ def _over_networks(finished: Finished) -> list[dict[str, Any]]:
             numbers = own.numbers("auroc", group)
             reference = numbers.get(REFERENCE, {})
             for method in _METHODS:
-                if not set(numbers.get(method, {})) & set(reference):
-                    continue
-                gap = paired(numbers[method], reference)
-                found.append(
-                    _row(id_set, group, method, "networks", gap.mean, gap.low, gap.high, gap.values)
-                )
+                if set(numbers.get(method, {})) & set(reference):
+                    gap = paired(numbers[method], reference)
+                    found.append(_row(id_set, group, method, "benchmark", gap))
     return found
 
 
-def _over_images(network: MeasuredNetwork) -> list[dict[str, Any]]:
-    whole = _scores(network)
+def _at_hand(networks: Sequence[MeasuredNetwork]) -> list[dict[str, Any]]:
+    """Networks of one ID set; the interval is over images where there is only one."""
+    gaps: dict[tuple[str, str], list[Difference]] = {}
+    for network in networks:
+        whole = _scores(network)
+        for group in network.groups:
+            reference = _on(network, group, whole[REFERENCE])
+            for method in _METHODS:
+                if method in whole and method != REFERENCE:
+                    other = _on(network, group, whole[method])
+                    gap = mean_auroc_difference(reference, other)
+                    gaps.setdefault((group, method), []).append(gap)
     found = []
-    for group in network.groups:
-        reference = _on(network, group, whole[REFERENCE])
-        for method in _METHODS:
-            if method not in whole:
-                continue
-            gap = mean_auroc_difference(reference, _on(network, group, whole[method]))
-            half = _WIDE * gap.error
-            found.append(
-                _row(
-                    network.id_set, group, method, "images", gap.value, gap.value - half,
-                    gap.value + half, (gap.value,),
-                )
-            )  # fmt: skip
+    for (group, method), each in gaps.items():
+        over = Gap.of(gap.value for gap in each)
+        if len(each) == 1:
+            half = _WIDE * each[0].error
+            over = replace(over, low=over.mean - half, high=over.mean + half)
+        found.append(_row(networks[0].id_set, group, method, "at hand", over))
     return found
 
 
-def _row(
-    id_set: str, group: str, method: str, over: str, value: float, low: float, high: float,
-    each: tuple[float, ...],
-) -> dict[str, Any]:  # fmt: skip
+def _row(id_set: str, group: str, method: str, source: str, gap: Gap) -> dict[str, Any]:
     return {
         "id_set": id_set,
         "group": group,
         "method": method,
-        "over": over,
-        "difference": value,
-        "low": None if math.isnan(low) else low,
-        "high": None if math.isnan(high) else high,
-        "each": list(each),
+        "source": source,
+        "difference": gap.mean,
+        "low": None if math.isnan(gap.low) else gap.low,
+        "high": None if math.isnan(gap.high) else gap.high,
+        "each": list(gap.values),
     }
 
 
@@ -155,8 +154,8 @@ def _scores(network: MeasuredNetwork) -> dict[str, Score]:
     return found
 
 
-_PLACES = {("near", "networks"): -0.27, ("near", "images"): -0.1, ("far", "networks"): 0.1}
-_SHAPES = {"networks": "o", "images": "D"}
+_PLACES = {("near", "benchmark"): -0.27, ("near", "at hand"): -0.1, ("far", "benchmark"): 0.1}
+_SHAPES = {"benchmark": "o", "at hand": "D"}
 
 
 def _draw_panel(axes: "Axes", rows: list[dict[str, Any]], methods: list[str]) -> None:
@@ -164,8 +163,8 @@ def _draw_panel(axes: "Axes", rows: list[dict[str, Any]], methods: list[str]) ->
     for odd in range(1, len(methods), 2):
         axes.axhspan(odd - 0.5, odd + 0.5, color=COLOURS["grey"], alpha=0.07, lw=0)
     for row in rows:
-        style, over = GROUP_LINES[row["group"]], row["over"]
-        place = methods.index(row["method"]) + _PLACES.get((row["group"], over), 0.27)
+        style, source = GROUP_LINES[row["group"]], row["source"]
+        place = methods.index(row["method"]) + _PLACES.get((row["group"], source), 0.27)
         colour = style["color"]
         if row["low"] is not None:
             ends = [100 * row["low"], 100 * row["high"]]
@@ -174,8 +173,8 @@ def _draw_panel(axes: "Axes", rows: list[dict[str, Any]], methods: list[str]) ->
         if len(each) > 1:
             axes.plot(each, [place] * len(each), "|", color=colour, ms=9, mew=1.6, zorder=3)
         axes.plot(
-            100 * row["difference"], place, _SHAPES[over], color=colour, ms=8.5, mew=1.8, zorder=4,
-            mfc=colour if row["group"] == "near" else "white",
+            100 * row["difference"], place, _SHAPES[source], color=colour, ms=8.5, mew=1.8,
+            zorder=4, mfc=colour if row["group"] == "near" else "white",
         )  # fmt: skip
     axes.set_ylim(len(methods) - 0.5, -0.5)
     axes.tick_params(left=False)
@@ -183,22 +182,22 @@ def _draw_panel(axes: "Axes", rows: list[dict[str, Any]], methods: list[str]) ->
 
 
 def _legend(figure: Any, axes: "Axes", rows: list[dict[str, Any]]) -> None:
-    told = {"networks": "over networks (| each)", "images": "one network, over images"}
+    told = {"benchmark": "benchmark", "at hand": "passes at hand"}
     handles = [
         axes.plot(
-            [], [], _SHAPES[over], color=style["color"], ms=8.5, mew=1.8,
+            [], [], _SHAPES[source], color=style["color"], ms=8.5, mew=1.8,
             mfc=style["color"] if group == "near" else "white",
-            label=f"{group} OOD, {told[over]}",
+            label=f"{group} OOD, {told[source]}",
         )[0]
         for group, style in GROUP_LINES.items()
-        for over in told
-        if any((row["group"], row["over"]) == (group, over) for row in rows)
+        for source in told
+        if any((row["group"], row["source"]) == (group, source) for row in rows)
     ]  # fmt: skip
     figure.legend(handles=handles, loc="outside upper center", ncols=2)
 
 
 def _small_print(finished: Finished, networks: Sequence[MeasuredNetwork]) -> str:
-    parts = ["Lines: 95 % intervals of the paired difference."]
+    parts = ["Lines: 95 % intervals of the paired difference over networks (|: each)."]
     if finished.rows:
         many = len(finished.parameters(REFERENCE))
         limit = f", at most {finished.limit:,} images of each set" if finished.limit else ""
@@ -216,7 +215,7 @@ def _lines(rows: list[dict[str, Any]]) -> list[str]:
             interval = f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}"
         lines.append(
             f"{id_name(row['id_set'])}, {row['group']}, {METHODS[row['method']]} less TULiP "
-            f"(balanced): {100 * row['difference']:+.2f} ({interval}, over {row['over']})"
+            f"(balanced): {100 * row['difference']:+.2f} ({interval}, {row['source']})"
         )
     return [*lines, _verdict([row for row in rows if row["method"] == _NORM])]
 

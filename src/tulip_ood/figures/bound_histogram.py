@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.figures.canvas import COLOURS, Drawn, save
-from tulip_ood.figures.columns import below, columns, sources
+from tulip_ood.figures.columns import below, by_set, columns, sources
 from tulip_ood.figures.labels import GROUP_LINES, id_name
 from tulip_ood.figures.measured import EPSILON, MeasuredNetwork, sizes
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 _MOST_BINS = 40
-_EDGE = 0.01  # of the images on either side lie beyond the picture, in its outermost bins
+_EDGE = 0.005  # of the images of a group may lie beyond either side of the picture
 _STYLES: dict[str, dict[str, Any]] = {
     "id": {"color": COLOURS["ink"], "ls": "-"},
     **GROUP_LINES,
@@ -34,7 +34,7 @@ def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Dr
     """Draw `bound-histogram` into a folder.
 
     Args:
-        networks: One column for each.
+        networks: One column for each ID set; the images of its networks are counted together.
         out: The folder.
 
     Example:
@@ -47,27 +47,28 @@ def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Dr
     facts: dict[str, Any] = {}
     lines: list[str] = []
     with columns(networks, 2) as (figure, grid):
-        for column, network in enumerate(networks):
-            for line, (kind, values) in enumerate(_bounds(network).items()):
+        for column, own in enumerate(by_set(networks).values()):
+            name, id_set = id_name(own[0].id_set), own[0].id_set
+            for line, (kind, values) in enumerate(_pooled(own).items()):
                 dead = {g: float((v <= 0).double().mean()) for g, v in values.items()}
-                name = id_name(network.id_set)
-                facts |= {f"{network.name}, {kind}: {g} inactive": v for g, v in dead.items()}
+                facts |= {f"{id_set}, {kind}: {g} inactive": v for g, v in dead.items()}
                 lines.append(
                     f"{name}, {_LAMBDAS[kind]}: S ≤ 0 for "
                     + ", ".join(f"{100 * v:.0f} % of {_name(g)}" for g, v in dead.items())
                 )
-                rows += [
-                    {"network": network.name, "lambda": kind, "group": g, "s_over_theta": value}
-                    for g, v in values.items()
-                    for value in v.tolist()
-                ]
-                _draw_panel(grid[line][column], values, dead)
+                bins = _draw_panel(grid[line][column], values, dead)
+                rows += [{"id_set": id_set, "lambda": kind, **row} for row in bins]
                 grid[line][column].set_title(f"{name}, {_LAMBDAS[kind]}")
         for axes in grid[-1]:
             axes.set_xlabel(r"$S\,/\,(J^2\,\Theta_{XX})$")
         for line in grid:
             line[0].set_ylabel("density")
-        below(figure, sources(networks) + " Percentages: S ≤ 0, where nothing is changed.")
+        below(
+            figure,
+            sources(networks)
+            + " Percentages: S ≤ 0 (grey), where nothing is changed. Up to half a per cent of a "
+            "group lies beyond either edge.",
+        )
         return save(figure, "bound-histogram", out, rows, facts, lines)
 
 
@@ -93,23 +94,42 @@ def _bounds(network: MeasuredNetwork) -> dict[str, dict[str, Tensor]]:
     }
 
 
-def _draw_panel(axes: "Axes", values: dict[str, Tensor], dead: dict[str, float]) -> None:
-    every = torch.cat(list(values.values()))
-    low, high = torch.quantile(every, torch.tensor([_EDGE, 1 - _EDGE], dtype=every.dtype)).tolist()
-    low, high = min(low, -0.1), max(high, 0.1)
+def _pooled(networks: Sequence[MeasuredNetwork]) -> dict[str, dict[str, Tensor]]:
+    """The same over several networks: S is in units of each network's own Θ_XX."""
+    each = [_bounds(network) for network in networks]
+    return {
+        kind: {group: torch.cat([one[kind][group] for one in each]) for group in groups}
+        for kind, groups in each[0].items()
+    }
+
+
+def _draw_panel(
+    axes: "Axes", values: dict[str, Tensor], dead: dict[str, float]
+) -> list[dict[str, Any]]:
+    """Draws the groups, and returns their bins."""
+    ends = torch.tensor([_EDGE, 1 - _EDGE], dtype=torch.float64)
+    quantiles = torch.stack([torch.quantile(own, ends) for own in values.values()])
+    low = min(float(quantiles[:, 0].min()), -0.1)
+    high = max(float(quantiles[:, 1].max()), 0.1)
     # Few images fill few bins.
     bins = max(8, min(_MOST_BINS, round(1.6 * min(map(len, values.values())) ** 0.5)))
-    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
+    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64).tolist()
     axes.axvspan(low, 0, color=COLOURS["grey"], alpha=0.13, lw=0)
     axes.axvline(0, color=COLOURS["grey"], lw=1.2)
+    rows = []
     for group, own in values.items():
         style = _STYLES[group]
         label = f"{_name(group)}: {100 * dead[group]:.0f} %"
-        inside = own.clamp(low, high).numpy()
-        axes.hist(inside, bins=edges.tolist(), density=True, color=style["color"], alpha=0.16)
-        axes.hist(
-            inside, bins=edges.tolist(), density=True, histtype="step", lw=2.0, label=label, **style
+        plain = own.numpy()
+        weights = [bins / (high - low) / len(own)] * len(own)
+        axes.hist(plain, bins=edges, weights=weights, color=style["color"], alpha=0.16)
+        heights, *_ = axes.hist(
+            plain, bins=edges, weights=weights, histtype="step", lw=2.0, label=label, **style
         )
+        rows += [
+            {"group": group, "low": left, "high": right, "density": float(height)}
+            for left, right, height in zip(edges, edges[1:], heights, strict=False)
+        ]
     axes.set(xlim=(low, high), yticks=[])
     axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend
     axes.legend(
@@ -119,3 +139,4 @@ def _draw_panel(axes: "Axes", values: dict[str, Tensor], dead: dict[str, float])
         columnspacing=1.2,
         alignment="left",
     )
+    return rows

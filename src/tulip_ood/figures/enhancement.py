@@ -13,7 +13,7 @@ from torch import Tensor
 from tulip_ood.detectors.envelope_fit import Constants, score_stretched
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.figures.canvas import COLOURS, MARKERS, Drawn, save
-from tulip_ood.figures.columns import below, columns, sources
+from tulip_ood.figures.columns import below, by_set, columns, draw_each, mean_of, sources, whose
 from tulip_ood.figures.labels import GROUP_LINES, id_name
 from tulip_ood.figures.measured import EPSILON, MeasuredNetwork, sizes
 from tulip_ood.network.passes import Passes
@@ -48,7 +48,7 @@ def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Dr
     """Draw `enhancement` into a folder.
 
     Args:
-        networks: One column for each.
+        networks: One column for each ID set.
         out: The folder.
 
     Example:
@@ -61,26 +61,36 @@ def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Dr
     lines: list[str] = []
     units: dict[str, Any] = {}
     with columns(networks, 2, sharex="col") as (figure, grid):
-        for column, network in enumerate(networks):
-            constants = network.constants(Setting(EPSILON))
-            unit = constants.j_star or 1.0
-            units[f"{network.name}: J*"] = constants.j_star
-            found = _over_j(network, constants, unit)
-            rows += found
-            lines += _lines(network, found, "J*" if constants.j_star else "1 (J* is 0)")
-            for line, group in enumerate(network.groups):
+        for column, own in enumerate(by_set(networks).values()):
+            found, stars = [], []
+            for network in own:
+                constants = network.constants(Setting(EPSILON))
+                stars.append(constants.j_star)
+                units[f"{network.name}: J*"] = constants.j_star
+                found.append(_over_j(network, constants, constants.j_star or 1.0))
+                rows += found[-1]
+            lines += _lines(own, found, "J*" if min(stars) else "J* (1 where that is 0)")
+            for line, group in enumerate(own[0].groups):
                 axes = grid[line][column]
                 _draw_panel(axes, found, group)
-                axes.set_title(f"{id_name(network.id_set)}, {group} OOD")
-            grid[-1][column].set_xlabel(
-                f"J / J*  (J* = {unit:.2f})" if constants.j_star else "J  (J* = 0)"
-            )
+                axes.set_title(f"{id_name(own[0].id_set)}, {group} OOD")
+            grid[-1][column].set_xlabel(_unit(stars))
         for line in grid:
             line[0].set_ylabel("AUROC, %")
         handles, labels = grid[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-        below(figure, sources(networks) + f" Balanced λ, ε = {EPSILON:g}; 0: without TULiP.")
+        below(
+            figure,
+            sources(networks, lines=True) + f" Balanced λ, ε = {EPSILON:g}; 0: without TULiP.",
+        )
         return save(figure, "enhancement", out, rows, units, lines)
+
+
+def _unit(stars: Sequence[float]) -> str:
+    if not max(stars):
+        return "J  (J* = 0)"
+    low, high = f"{min(stars):.2f}", f"{max(stars):.2f}"
+    return f"J / J*  (J* = {low if low == high else f'{low} to {high}'})"
 
 
 def _over_j(network: MeasuredNetwork, constants: Constants, unit: float) -> list[dict[str, Any]]:
@@ -106,23 +116,26 @@ def _line(rows: list[dict[str, Any]], score: str, group: str) -> list[float]:
     return [100 * r["auroc"] for r in rows if (r["score"], r["set"]) == (score, group)]
 
 
-def _draw_panel(axes: "Axes", rows: list[dict[str, Any]], group: str) -> None:
+def _draw_panel(axes: "Axes", found: Sequence[list[dict[str, Any]]], group: str) -> None:
     for (name, colour), marker in zip(_SCORES.items(), MARKERS, strict=False):
-        axes.plot(
-            _SCALINGS, _line(rows, name, group), color=COLOURS[colour], marker=marker, markevery=4,
-            ms=7, mec="white", ls=GROUP_LINES[group]["ls"], label=name.upper(),
+        draw_each(
+            axes, _SCALINGS, [_line(rows, name, group) for rows in found], color=COLOURS[colour],
+            marker=marker, markevery=4, ms=7, mec="white", ls=GROUP_LINES[group]["ls"],
+            label=name.upper(), clip_on=False,
         )  # fmt: skip
     axes.axvline(1, color=COLOURS["grey"], lw=1.0, zorder=0)
     axes.set_xlim(0, _SCALINGS[-1])
 
 
-def _lines(network: MeasuredNetwork, rows: list[dict[str, Any]], unit: str) -> list[str]:
+def _lines(
+    networks: Sequence[MeasuredNetwork], found: Sequence[list[dict[str, Any]]], unit: str
+) -> list[str]:
     at = _SCALINGS.index(1.0)
-    found = []
-    for group in network.groups:
-        gains = {name: _line(rows, name, group) for name in _SCORES}
-        told = ", ".join(
+    told = []
+    for group in networks[0].groups:
+        gains = {name: mean_of([_line(rows, name, group) for rows in found]) for name in _SCORES}
+        words = ", ".join(
             f"{name.upper()} {own[0]:.1f} → {own[at]:.1f}" for name, own in gains.items()
         )
-        found.append(f"{id_name(network.id_set)}, {group}, J = 0 → {unit}: {told}")
-    return found
+        told.append(f"{whose(networks)}, {group}, J = 0 → {unit}: {words}")
+    return told

@@ -45,6 +45,17 @@ class Gap:
     low: float
     high: float
 
+    @staticmethod
+    def of(differences: Iterable[float]) -> "Gap":
+        """From the differences on each network."""
+        values = tuple(differences)
+        middle = mean(values)
+        if len(values) < 2:
+            return Gap(values, middle, math.nan, math.nan)
+        t = _T95[min(len(values) - 1, len(_T95)) - 1]
+        half = t * stdev(values) / math.sqrt(len(values))
+        return Gap(values, middle, middle - half, middle + half)
+
     @property
     def clear(self) -> bool:
         """Whether 0 lies outside the interval."""
@@ -62,13 +73,7 @@ def paired(one: Mapping[str, float], other: Mapping[str, float]) -> Gap:
     shared = [name for name in one if name in other]
     if not shared:
         raise InputError("the two methods did not run on a common network")
-    values = tuple(one[name] - other[name] for name in shared)
-    middle = mean(values)
-    if len(values) < 2:
-        return Gap(values, middle, math.nan, math.nan)
-    t = _T95[min(len(values) - 1, len(_T95)) - 1]
-    half = t * stdev(values) / math.sqrt(len(values))
-    return Gap(values, middle, middle - half, middle + half)
+    return Gap.of(one[name] - other[name] for name in shared)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.figures.canvas import COLOURS, Drawn, save
-from tulip_ood.figures.columns import below, columns, sources
+from tulip_ood.figures.columns import below, by_set, columns, sources, whose
 from tulip_ood.figures.labels import GROUP_LINES, id_name
 from tulip_ood.figures.measured import EPSILON, MeasuredNetwork, sizes
 from tulip_ood.network.passes import Passes
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 _BINS = 25
+Confidences = dict[str, tuple[Tensor, Tensor]]  # before and after, by group
 
 
 def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Drawn:
     """Draw `msp-shift` into a folder: J = J*, balanced λ.
 
     Args:
-        networks: One column for each.
+        networks: One column for each ID set; the images of its networks are counted together.
         out: The folder.
 
     Example:
@@ -40,30 +41,26 @@ def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Dr
     facts: dict[str, Any] = {}
     lines: list[str] = []
     with columns(networks, 2, sharex=True, sharey="col") as (figure, grid):
-        for column, network in enumerate(networks):
-            group = network.groups[-1]
-            found = _confidences(network, group)
-            name = id_name(network.id_set)
-            change = {g: _mean_change(pair) for g, pair in found.items()}
-            auroc = [metrics.auroc(-found["id"][i], -found[group][i]) for i in (0, 1)]
-            facts |= {f"{network.name}: mean change, {g}": v for g, v in change.items()}
-            facts |= {f"{network.name}: auroc {w}": a for w, a in zip(_WHEN, auroc, strict=True)}
+        for column, own in enumerate(by_set(networks).values()):
+            group, name = own[0].groups[-1], id_name(own[0].id_set)
+            each = [_confidences(network, group) for network in own]
+            auroc = [_auroc(each, group, when) for when in (0, 1)]
+            found = {g: _pooled(each, g) for g in ("id", group)}
+            change = {g: float((after - before).mean()) for g, (before, after) in found.items()}
+            facts |= {f"{own[0].id_set}: mean change, {g}": v for g, v in change.items()}
+            facts |= {f"{own[0].id_set}: auroc {w}": a for w, a in zip(_WHEN, auroc, strict=True)}
             lines.append(
-                f"{name}: the mean confidence falls by {-100 * change['id']:.1f} points on ID and "
-                f"by {-100 * change[group]:.1f} on {group} OOD; AUROC of MSP {100 * auroc[0]:.1f} "
-                f"before, {100 * auroc[1]:.1f} after"
+                f"{whose(own)}: the mean confidence falls by {-100 * change['id']:.1f} points on "
+                f"ID and by {-100 * change[group]:.1f} on {group} OOD; AUROC of MSP "
+                f"{100 * auroc[0]:.1f} before, {100 * auroc[1]:.1f} after"
             )
-            rows += [
-                {"network": network.name, "group": g, "before": before, "after": after}
-                for g, pair in found.items()
-                for before, after in zip(*(part.tolist() for part in pair), strict=True)
-            ]
             titles = (
                 f"{name}: ID",
                 f"{name}: {group} OOD, AUROC {100 * auroc[0]:.1f} → {100 * auroc[1]:.1f}",
             )
             for line, (g, pair) in enumerate(found.items()):
-                _draw_panel(grid[line][column], g, pair, change[g])
+                bins = _draw_panel(grid[line][column], g, pair, change[g])
+                rows += [{"id_set": own[0].id_set, "group": g, **row} for row in bins]
                 grid[line][column].set_title(titles[line])
         for axes in grid[-1]:
             axes.set_xlabel("confidence: the largest probability")
@@ -76,7 +73,7 @@ def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Dr
 _WHEN = ("before", "after")
 
 
-def _confidences(network: MeasuredNetwork, group: str) -> dict[str, tuple[Tensor, Tensor]]:
+def _confidences(network: MeasuredNetwork, group: str) -> Confidences:
     """The largest probability before and after, of ID and of one group of OOD sets."""
     constants = network.constants(Setting(EPSILON))
 
@@ -94,20 +91,35 @@ def _confidences(network: MeasuredNetwork, group: str) -> dict[str, tuple[Tensor
     return found
 
 
-def _mean_change(pair: tuple[Tensor, Tensor]) -> float:
-    return float((pair[1] - pair[0]).mean())
+def _pooled(each: Sequence[Confidences], group: str) -> tuple[Tensor, Tensor]:
+    before, after = (torch.cat(part) for part in zip(*(one[group] for one in each), strict=True))
+    return before, after
 
 
-def _draw_panel(axes: "Axes", group: str, pair: tuple[Tensor, Tensor], change: float) -> None:
+def _auroc(each: Sequence[Confidences], group: str, when: int) -> float:
+    """The mean over networks."""
+    found = [metrics.auroc(-one["id"][when], -one[group][when]) for one in each]
+    return sum(found) / len(found)
+
+
+def _draw_panel(
+    axes: "Axes", group: str, pair: tuple[Tensor, Tensor], change: float
+) -> list[dict[str, float]]:
+    """Draws both histograms, and returns their bins."""
     colour = COLOURS["ink"] if group == "id" else GROUP_LINES[group]["color"]
     edges = torch.linspace(0, 1, _BINS + 1).tolist()
     weight = [1 / len(pair[0])] * len(pair[0])
-    axes.hist(
-        pair[1].numpy(), bins=edges, weights=weight, color=colour, alpha=0.35, label="after TULiP"
-    )
-    axes.hist(
+    before, *_ = axes.hist(
         pair[0].numpy(), bins=edges, weights=weight, histtype="step", color=colour, lw=2.2,
         label="before",
     )  # fmt: skip
+    after, *_ = axes.hist(
+        pair[1].numpy(), bins=edges, weights=weight, color=colour, alpha=0.35, label="after TULiP"
+    )
     axes.set(xlim=(0, 1), yscale="log")
-    axes.legend(loc="upper left", title=f"mean change {100 * change:+.1f} points", alignment="left")
+    text = f"mean change {100 * change:+.1f} points".replace("-", "\N{MINUS SIGN}")
+    axes.legend(loc="upper left", title=text, alignment="left")
+    return [
+        {"low": low, "high": high, "before": float(one), "after": float(two)}
+        for low, high, one, two in zip(edges, edges[1:], before, after, strict=False)
+    ]
