@@ -16,7 +16,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -35,6 +35,9 @@ from tulip_ood.figures.measured import (
 from tulip_ood.network.features import Head
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HERE = Path(__file__).resolve().parent
 M = 10
@@ -159,7 +162,7 @@ def make(given: argparse.Namespace) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     for checkpoint in given.checkpoint:
         started, held = time.perf_counter(), Held()
-        (network,) = measured(given, checkpoint, held, (EPSILON,))
+        (network,) = measured(given, checkpoint, held, input_noise=True)
         if network.id_set == ABLATED:
             measured(given, checkpoint, held, EPSILONS)
         passed = time.perf_counter()
@@ -172,7 +175,12 @@ def make(given: argparse.Namespace) -> None:
 
 
 def measured(
-    given: argparse.Namespace, checkpoint: str, cache: PassCache, epsilons: tuple[float, ...]
+    given: argparse.Namespace,
+    checkpoint: str,
+    cache: PassCache,
+    epsilons: tuple[float, ...] = (EPSILON,),
+    *,
+    input_noise: bool = False,
 ) -> list[MeasuredNetwork]:
     return list(
         measure_networks(
@@ -182,7 +190,7 @@ def measured(
             epsilons=epsilons,
             n_samples=M,
             limit=given.images,
-            input_noise=epsilons == (EPSILON,),
+            input_noise=input_noise,
             batch_size=given.batch_size,
             device=given.device,
         )
@@ -206,20 +214,19 @@ def keep(given: argparse.Namespace) -> None:
         print(path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:12], len(records))
 
 
-def numbers(network: MeasuredNetwork, epsilons: tuple[float, ...]) -> dict[str, float]:
+def numbers(network: MeasuredNetwork) -> dict[str, float]:
     """AUROCs that the figures are made of."""
-    found = {}
-    for epsilon in epsilons:
-        constants = network.constants(Setting(epsilon))
-        ways = {
-            "S": lambda p, c=constants: sizes(p).bound(c.trace_xx, c.lam),
-            "J*": lambda p, c=constants: score_at(c, "ent", c.j_star, p),
-            "3 J*, EBO": lambda p, c=constants: score_at(c, "ebo", 3 * c.j_star, p),
-        }
-        for way, score in ways.items():
-            for name, value in network.aurocs(score, epsilon).items():
-                found[f"{epsilon:g}, {way}, {name}"] = value
-    return found
+    constants = network.constants(Setting(EPSILON))
+    ways: dict[str, Callable[[Passes], Tensor]] = {
+        "S": lambda p: sizes(p).bound(constants.trace_xx, constants.lam),
+        "J*": lambda p: score_at(constants, "ent", constants.j_star, p),
+        "3 J*, EBO": lambda p: score_at(constants, "ebo", 3 * constants.j_star, p),
+    }
+    return {
+        f"{way}, {name}": value
+        for way, score in ways.items()
+        for name, value in network.aurocs(score).items()
+    }
 
 
 def check(given: argparse.Namespace) -> None:
@@ -227,10 +234,10 @@ def check(given: argparse.Namespace) -> None:
     changes = {}
     for checkpoint in given.checkpoint:
         exact, moved = Held(PassCache(given.cache, LIMIT)), Held()
-        (one,) = measured(given, checkpoint, exact, (EPSILON,))
+        (one,) = measured(given, checkpoint, exact)
         moved.records = travelled(exact.records)
-        (other,) = measured(given, checkpoint, moved, (EPSILON,))
-        before, after = (numbers(n, (EPSILON,)) for n in (one, other))
+        (other,) = measured(given, checkpoint, moved)
+        before, after = numbers(one), numbers(other)
         changes[one.name] = max(abs(before[k] - after[k]) for k in before)
     result = {"images": given.images, "largest_change_of_an_auroc": changes}
     (HERE / "half.json").write_text(json.dumps(result, indent=1) + "\n")
