@@ -99,6 +99,13 @@ def test_other_methods(method: str, images: Any, tmp_path: Path) -> None:
     close(tulip_ood.export.load(tmp_path / "gate.onnx")(images.ood), detector, images.ood)
 
 
+def test_without_a_drift_pass(images: Any, tmp_path: Path) -> None:
+    detector = tulip_ood.Tulip(images.model, n_samples=2, drift="norm")
+    detector.fit(images.loader(), recipe="balanced")
+    tulip_ood.export(detector, tmp_path / "gate.onnx")
+    close(tulip_ood.export.load(tmp_path / "gate.onnx")(images.ood), detector, images.ood)
+
+
 def test_pt2_is_opened_when_it_is_trusted(vit: nn.Module, images: Any, tmp_path: Path) -> None:
     detector = tulip_ood.Tulip(vit, scope="head", n_samples=2, score="msp")
     detector.fit(images.loader(), recipe="balanced")

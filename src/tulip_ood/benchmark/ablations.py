@@ -15,24 +15,9 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
-from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.numerics import random
 
 __all__ = ["ABLATIONS", "InputNoise", "NoisyInputLogits", "NormForDrift"]
-
-
-class _DoubledHead(Perturbation):
-    """Whose drifted output is 2 f: the last linear layer is doubled, and nothing else changes."""
-
-    def _drifted(self, epsilon: float) -> dict[str, Tensor]:
-        probe = self.network.known_probe
-        if probe.head is None or not probe.head_is_logits:
-            raise ModelError("tulip-norm needs a last linear layer whose output are the logits")
-        parameters = dict(self.network.parameters)
-        for name in (f"{probe.head}.weight".removeprefix("."), f"{probe.head}.bias"):
-            if name in parameters:
-                parameters[name] = 2 * parameters[name]
-        return parameters
 
 
 class NormForDrift(Tulip):
@@ -51,9 +36,8 @@ class NormForDrift(Tulip):
 
     name: ClassVar[str] = "tulip-norm"
 
-    def _make_perturbation(self, settings: PassSettings) -> Perturbation:
-        usual = super()._make_perturbation(settings)
-        return _DoubledHead(self.network, usual.scales, usual.means, settings, hold=self.hold)
+    def __init__(self, model: nn.Module | Network, *, drift: str = "norm", **more: Any) -> None:
+        super().__init__(model, drift=drift, **more)
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ class Detector(Answering, Storing):
         rows = None
         if isinstance(data, Passes):
             self._take_passes(data, tune)
-            passes = data
+            passes = data.serving(self._needs().settings)
         else:
             needs = self._fit_needs(tune)
             if isinstance(data, Held):

@@ -289,7 +289,7 @@ class Engine:
         if isinstance(x, Passes):
             needs.check(x)
             self.check_origin(x)
-            return _mark_first(function(x), x.finite)
+            return _mark_first(function(x.serving(needs.settings)), x.finite)
         inputs = structures.map_tensors(lambda t: t.detach(), x)
         if structures.count_rows(inputs) == 0:
             raise InputError("there are no inputs to score")

@@ -62,12 +62,11 @@ def measure(passes: Passes, *, sqrt_outputs: bool) -> Measured:
         >>> measure(p, sqrt_outputs=False).trace
         tensor([2.], dtype=torch.float64)
     """
-    assert passes.drift is not None
     traces, drifts = [], []
     for rows in row_blocks(len(passes), passes.noisy[:, :1].numel()):
-        base = passes.base[rows]
+        base, drifted = passes.base[rows], None if passes.drift is None else passes.drift[rows]
         traces.append(envelope.trace(base, passes.noisy[:, rows]))
-        drifts.append(envelope.drift(base, passes.drift[rows], sqrt_outputs=sqrt_outputs))
+        drifts.append(envelope.drift(base, drifted, sqrt_outputs=sqrt_outputs))
     return Measured(torch.cat(traces), torch.cat(drifts))
 
 

@@ -209,18 +209,20 @@ class HeadRunner(Runner):
         assert base.head is not None
         settings = self.perturbation.settings.with_(epsilon=epsilon)
         moved = [self._head(base, one) for one in self.perturbation.noisy(epsilon)]
-        drifted = self._head(base, self.perturbation.drifted(epsilon))
+        drifted = []
+        if settings.makes_drift:
+            drifted = [self._head(base, self.perturbation.drifted(epsilon))]
         return Passes(
             base=base.logits,
             noisy=torch.stack([head.logits(base.features) for head in moved]),
-            drift=drifted.logits(base.features),
+            drift=drifted[0].logits(base.features) if drifted else None,
             features=base.features,
             labels=self.labels(rows, base.logits),
             settings=settings,
             ids=rows.digests,
             noisy_features=base.features.expand(len(moved), *base.features.shape),
-            drift_features=base.features,
-            heads=(base.head, *moved, drifted),
+            drift_features=base.features if drifted else None,
+            heads=(base.head, *moved, *drifted),
         )
 
 

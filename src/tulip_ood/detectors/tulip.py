@@ -32,6 +32,8 @@ from tulip_ood.numerics.tasks import Classification, Regression
 
 __all__ = ["Tulip"]
 
+_DRIFTS = ("pass", "norm")
+
 
 class Tulip(TulipFitting):
     """The uncertainty of a trained network's answers, from small perturbations of its weights.
@@ -47,6 +49,8 @@ class Tulip(TulipFitting):
             inputs and pseudo-OOD no longer moves.
         epsilon: ε, the size of the noise; by default the recipe chooses.
         delta: δ; the drift pass moves the weights by εδ of the way from where they began.
+        drift: Where the drift D comes from: "pass", as in Alg. 1, or "norm" for D := ‖f(z)‖, which
+            saves that pass and ranks about as well (docs/why.md).
         lam: λ, the weight of the drift; by default the recipe chooses.
         j: J, the strength; by default the recipe chooses.
         sqrt_outputs: Multiply the drift by √o, as Alg. 1 does; by default the recipe decides.
@@ -95,6 +99,7 @@ class Tulip(TulipFitting):
         n_samples: int | str = 10,
         epsilon: float | None = None,
         delta: float = 8.0,
+        drift: str = "pass",
         lam: float | None = None,
         j: float | None = None,
         sqrt_outputs: bool | None = None,
@@ -131,6 +136,9 @@ class Tulip(TulipFitting):
                 raise InputError(f"{name} must be finite and not negative, got {value}")
         PassSettings(epsilon if epsilon is not None else 0.005, delta)  # refuses bad values
         self.epsilon, self.delta, self.lam, self.j = epsilon, delta, lam, j
+        if drift not in _DRIFTS:
+            raise InputError(f"drift must be one of {', '.join(_DRIFTS)}; got {drift!r}")
+        self.drift = drift
         self.sqrt_outputs, self.antithetic = sqrt_outputs, antithetic
         self.layer_scale, self.initial_mean = layer_scale, initial_mean
         self.scope = scope if isinstance(scope, str) else tuple(scope)
@@ -157,7 +165,12 @@ class Tulip(TulipFitting):
     def _settings(self) -> PassSettings:
         pairs = self._recipe.antithetic if self.antithetic is None else self.antithetic
         return PassSettings(
-            self._setting.epsilon, self.delta, self._samples, antithetic=pairs, seed=self.seed
+            self._setting.epsilon,
+            self.delta,
+            self._samples,
+            antithetic=pairs,
+            seed=self.seed,
+            drift=self.drift == "pass",
         )
 
     def _needs(self) -> Needs:
@@ -276,7 +289,7 @@ class Tulip(TulipFitting):
         """The constructor's arguments; scope, Γ and θ_ts as they were found, by name."""
         config, _ = super().configuration()
         found = self._make_perturbation(self._settings())
-        for name in ("epsilon", "delta", "lam", "j", "sqrt_outputs", "antithetic"):
+        for name in ("epsilon", "delta", "drift", "lam", "j", "sqrt_outputs", "antithetic"):
             config[name] = getattr(self, name)
         config |= {
             "n_samples": self._samples,

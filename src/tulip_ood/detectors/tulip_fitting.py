@@ -146,7 +146,7 @@ class TulipFitting(Detector):
         self._setting = replace(self._setting, epsilon=passes.settings.epsilon)
         self._needs().check(passes)
         self.engine.check_origin(passes)
-        if passes.drift is None:
+        if passes.drift is None and self._settings().drift:
             raise InputError("these passes have no drift pass, which TULiP needs")
 
     def _forget_choices(self) -> None:

@@ -137,7 +137,7 @@ def envelope_lines(
     pairs = "antithetic pairs" if settings.antithetic else "independent draws"
     lines = [
         f"recipe {facts['recipe']}: weight noise ε = {settings.epsilon:g}, {settings.n_samples} "
-        f"noisy passes in {pairs}, drift δ = {settings.delta:g}, seed {settings.seed}",
+        f"noisy passes in {pairs}, {_drift(settings)}, seed {settings.seed}",
         f"the bound: Θ_XX = {fitted.trace_xx:.4g}, λ = {fitted.lam:.4g} "
         f"({_ratio(fitted.lam, fitted.balanced_lam)} × balanced); not positive on "
         f"{percent(fitted.inactive, 0)} of the validation data",
@@ -219,6 +219,10 @@ def _trade(trade: dict[str, Any], samples: int) -> str:
         f"{trade['scope']}: {cost}, ε = {trade['epsilon']:g}, AUROC {points[0]}, loss {points[1]} "
         f"({points[2]} to {points[3]}){'' if trade['good'] else ', too much'}"
     )
+
+
+def _drift(settings: PassSettings) -> str:
+    return f"drift δ = {settings.delta:g}" if settings.drift else "D := ‖f(z)‖ for the drift"
 
 
 def _ratio(lam: float, balanced: float) -> str:

@@ -14,7 +14,6 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.envelope_fit import Constants, FittedEnvelope
 from tulip_ood.detectors.noise import NoiseAveraging
 from tulip_ood.detectors.tulip import Tulip
-from tulip_ood.errors import InputError
 from tulip_ood.network.features import Head
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics import envelope
@@ -140,8 +139,6 @@ class Judge(nn.Module):
         self, detector: Tulip, constants: Constants, passes: Passes
     ) -> tuple[Tensor, Tensor]:
         """S/J² and Θ, lines 6 to 8."""
-        if passes.drift is None:
-            raise InputError("the bound needs the drift pass")
         trace = envelope.trace(passes.base, passes.noisy)
         drift = envelope.drift(passes.base, passes.drift, sqrt_outputs=detector._uses_sqrt)
         return (

@@ -144,8 +144,7 @@ def _scores(network: MeasuredNetwork) -> dict[str, Score]:
         "ent": averaged(lambda p: p.base.unsqueeze(0)),
         "noise": averaged(lambda p: p.noisy),
         _ZERO: enveloped(Setting(EPSILON, lam=0.0)),
-        # Where the drifted output is 2 f, D is the norm of f.
-        _NORM: enveloped(Setting(EPSILON), lambda p: replace(p, drift=2 * p.base)),
+        _NORM: enveloped(Setting(EPSILON), lambda p: replace(p, drift=None)),
         REFERENCE: enveloped(Setting(EPSILON)),
     }
     noise = network.input_noise

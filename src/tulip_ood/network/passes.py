@@ -113,6 +113,13 @@ class Passes:
             )
         return self.heads[0]
 
+    def serving(self, settings: PassSettings) -> "Passes":
+        """The record without the drift pass, if such settings do not make one."""
+        if settings.drift or self.drift is None:
+            return self
+        less = self.settings.with_(drift=False)
+        return replace(self, drift=None, drift_features=None, settings=less, key="")
+
     def need_features(self) -> Tensor:
         """Penultimate features [N, d]; refuses where the network has none."""
         if self.features is None:

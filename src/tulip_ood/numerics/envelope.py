@@ -25,15 +25,23 @@ def trace(base: Tensor, noisy: Tensor) -> Tensor:
     return difference.square().sum(dim=-1).mean(dim=0)
 
 
-def drift(base: Tensor, drifted: Tensor, *, sqrt_outputs: bool = False) -> Tensor:
+def drift(base: Tensor, drifted: Tensor | None, *, sqrt_outputs: bool = False) -> Tensor:
     """D(z) = ‖f(z; θ + εδΓ(θ − θ_ts)) − f(z)‖, line 7; times √o if `sqrt_outputs`.
+
+    Without a drift pass it is ‖f(z)‖: for a homogeneous network and θ_ts = 0 the two are
+    proportional to first order, and λ makes up for the factor.
 
     Example:
         >>> import torch
         >>> drift(torch.zeros(1, 4), torch.full((1, 4), 2.0), sqrt_outputs=True)
         tensor([8.], dtype=torch.float64)
+        >>> drift(torch.tensor([[3.0, 4.0]]), None)
+        tensor([5.], dtype=torch.float64)
     """
-    distance: Tensor = (drifted.to(torch.float64) - base.to(torch.float64)).norm(dim=-1)
+    moved = base.to(torch.float64)
+    if drifted is not None:
+        moved = drifted.to(torch.float64) - moved
+    distance: Tensor = moved.norm(dim=-1)
     return distance * math.sqrt(base.shape[-1]) if sqrt_outputs else distance
 
 
