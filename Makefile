@@ -161,9 +161,12 @@ evidence-serving: $(VENV)/.dev ## 10,000 requests from 64 clients; schemathesis 
 evidence-page: $(VENV)/.dev ## The page of `tulip serve` in Chromium (PYTHON=… with playwright)
 	$(PYTHON) benchmarks/serving/page.py --python $(VENV)/bin/python --shots build/shots
 
-evidence-figures: ## The figures of docs/why.md (DATA=root NETWORKS="a b" LIMIT=300)
+evidence-figures: ## The figures of docs/why.md (DATA=root NETWORKS="a b" MORE="c d" CACHE=passes)
 	PYTHONPATH=src $(PYTHON) benchmarks/figures/run.py --data "$(DATA)" --checkpoint $(NETWORKS) \
-		--limit $(LIMIT)
+		--more $(MORE) --cache "$(CACHE)"
+evidence-figures-passes: ## Their passes, on a GPU (DATA=root NETWORKS="a b c d" OUT=packed)
+	PYTHONPATH=src $(PYTHON) benchmarks/figures/passes.py make --data "$(DATA)" \
+		--checkpoint $(NETWORKS) --device cuda --batch-size 512 --out "$(OUT)"
 
 .PHONY: tables
 tables: $(VENV)/bin/python ## Write the tables of README.md and docs/ from the result files

@@ -1,17 +1,22 @@
 """Every figure of docs/why.md, drawn by the command, with its numbers and what it says.
 
-    make evidence-figures DATA=root NETWORKS="cifar10.safetensors cifar100.safetensors" LIMIT=300
+    make evidence-figures DATA=root NETWORKS="c10_s0.safetensors …" MORE="c100_s0.safetensors …"
 
-Writes here NAME.parquet (the numbers) and result.json (the command, what it printed), and the
-pictures, made small, into docs/images/. `--only` draws some of them again.
+Writes here NAME.parquet (the numbers) and result.json (the command, what it printed, how long it
+took), and the pictures, made small, into docs/images/. `--only` draws some of them again; `--only
+all` runs `tulip reproduce all`. Passes are taken from `--cache`, where passes.py puts those that a
+GPU has made; the sides of A5 come from sides.py.
 """
 
 import argparse
 import json
+import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ IMAGES = ROOT / "docs" / "images"
 RESULT = HERE / "result.json"
 RESULTS = [f"benchmarks/results/{name}" for name in ("cifar10", "cifar100", "cifar10-dropout")]
 TUNING = [f"benchmarks/tuning/result-{name}.json" for name in ("cifar10", "cifar100")]
+SIDES = [HERE / f"sides-{name}.json" for name in ("cifar10", "cifar100")]
 WIDTH, SHADES = 1300, 160  # of the pictures in the documents
 LARGEST_PICTURE = 150_000
 LARGEST = 120_000  # bytes of numbers that are kept here
@@ -36,27 +42,30 @@ def repeated(option: str, values: list[str]) -> list[str]:
 def commands(given: argparse.Namespace) -> dict[str, list[str]]:
     """What follows `tulip reproduce NAME`."""
     data = ["--data", given.data]
+    networks = repeated("--checkpoint", given.checkpoint)
     passes = ["--cache", given.cache] if given.cache else []
-    every = [*data, *repeated("--checkpoint", given.checkpoint), *passes]
-    first = [*data, "--checkpoint", given.checkpoint[0], *passes]
     limit = ["--limit", str(given.limit)]
-    fewer = ["--limit", str(given.limit // 2), "--samples", "4"]
+    one = [*data, *networks, *passes, *limit]
+    every = [*data, *networks, *repeated("--checkpoint", given.more), *passes, *limit]
     finished = repeated("--results", RESULTS)
+    tuning = repeated("--tuning", TUNING)
+    sides = repeated("--sides", [str(path.relative_to(ROOT)) for path in SIDES])
     return {
         "bound-regression": [],
         "bound-classification": [],
-        "closeness": ["--images", "16"],
-        "lambda-sweep": [*every, *limit],
-        "bound-histogram": [*every, *limit],
-        "msp-shift": [*every, *limit],
-        "enhancement": [*every, *limit],
-        "ablation": [*first, *fewer],
-        "timing": [*data, "--checkpoint", given.checkpoint[0], "--limit", "16"],
+        "closeness": sides,
+        "lambda-sweep": every,
+        "bound-histogram": every,
+        "msp-shift": every,
+        "enhancement": every,
+        "ablation": one,
+        "timing": [*data, *networks[:2], "--limit", "32"],
         "table-1": finished,
         "table-2": finished,
         "balanced-lambda": finished,
-        "self-tuning": [*finished, *repeated("--tuning", TUNING)],
-        "what-the-bound-adds": [*finished, *every, *fewer],
+        "self-tuning": [*finished, *tuning],
+        "what-the-bound-adds": [*finished, *every],
+        "all": [*finished, *tuning, *sides, *every],
     }
 
 
@@ -76,6 +85,7 @@ def small(source: Path, target: Path) -> None:
 
 def draw(name: str, more: list[str], out: Path) -> dict[str, Any]:
     words = ["reproduce", name, *more, "--out", str(out)]
+    started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "tulip_ood", *words],
         cwd=ROOT,
@@ -83,27 +93,34 @@ def draw(name: str, more: list[str], out: Path) -> dict[str, Any]:
         text=True,
         check=False,
     )
+    seconds = time.perf_counter() - started
     if done.returncode:
         sys.exit(f"{name}: {done.stderr}")
+    # Files by their names: the folders are this machine's.
+    shown = [Path(word).name if word.startswith("/") else word for word in more]
+    found = {
+        "command": shlex.join(["tulip", "reproduce", name, *shown]),
+        "seconds": round(seconds, 1),
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
+        "torch": torch.__version__,
+    }
+    if name == "all":
+        taken = re.findall(r"^([a-z0-9-]+): ([0-9.]+) s$", done.stderr, re.MULTILINE)
+        return {**found, "seconds_each": {each: float(number) for each, number in taken}}
     small(out / f"{name}.png", IMAGES / f"{name}.png")
     numbers = out / f"{name}.parquet"
     if numbers.stat().st_size <= LARGEST:
         (HERE / f"{name}.parquet").write_bytes(numbers.read_bytes())
-    # Files by their names: the folders are this machine's.
-    shown = [Path(word).name if word.startswith("/") else word for word in more]
-    return {
-        "command": shlex.join(["tulip", "reproduce", name, *shown]),
-        "says": [line for line in done.stdout.splitlines() if not line.startswith("wrote ")],
-        "machine": platform.machine(),
-        "torch": torch.__version__,
-    }
+    says = [line for line in done.stdout.splitlines() if not line.startswith("wrote ")]
+    return {**found, "says": says}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--checkpoint", nargs="+", required=True)
-    parser.add_argument("--limit", type=int, default=300)
+    parser.add_argument("--more", nargs="*", default=[], help="networks of another ID set")
+    parser.add_argument("--limit", type=int, default=2000)
     parser.add_argument("--cache", help="where passes are kept")
     parser.add_argument("--out", type=Path, default=Path("figures"))
     parser.add_argument("--only", nargs="*")

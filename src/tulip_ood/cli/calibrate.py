@@ -53,6 +53,9 @@ def calibrate(
     ] = None,
     samples: Annotated[str | None, typer.Option(metavar="M", help="Noisy passes, or auto.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε, the size of the noise.")] = None,
+    drift: Annotated[
+        str | None, typer.Option(help="pass (default), or norm: D := ‖f(z)‖, one pass less.")
+    ] = None,
     lam: Annotated[float | None, typer.Option(help="λ, the weight of the drift.")] = None,
     j: Annotated[float | None, typer.Option(help="J, the strength.")] = None,
     scope: Annotated[
@@ -103,6 +106,7 @@ def calibrate(
         "score": score,
         "n_samples": _samples(samples),
         "epsilon": epsilon,
+        "drift": drift,
         "lam": lam,
         "j": j,
         "scope": scope.split(",") if scope and "," in scope else scope,
