@@ -53,7 +53,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 .PHONY: evidence-auto evidence-auto-tasks evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory
 .PHONY: evidence-parity evidence-networks evidence-scope evidence-feeding
-.PHONY: evidence-examples evidence-figures evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
+.PHONY: evidence-examples evidence-figures evidence-figures-passes evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 .PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
 .PHONY: evidence-speed evidence-speed-cpu
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks

@@ -25,6 +25,7 @@ _MARKS = {
     _ZERO: ("s", "orange"),
     _BALANCED: ("o", "green"),
 }
+_APART = 0.17  # of a row
 
 
 def draw(finished: Finished, out: str | Path = "figures") -> Drawn:
@@ -104,11 +105,12 @@ def _draw_aurocs(axes: "Axes", rows: Sequence[dict[str, Any]], group: str) -> No
         gains = {m: 100 * (value - plain) for m, value in known.items()}
         ends = [min(gains.values()), max(gains.values())]
         axes.plot(ends, [place, place], color=COLOURS["grey"], lw=1.6, zorder=1)
-        for method, gain in gains.items():
+        for number, (method, gain) in enumerate(gains.items()):
             marker, colour = _MARKS[method]
+            beside = place + _APART * (number - (len(gains) - 1) / 2)  # equal gains are all seen
             label = METHODS[method] if not place else None
             axes.plot(
-                gain, place, marker, color=COLOURS[colour], ms=10, mec="white", label=label,
+                gain, beside, marker, color=COLOURS[colour], ms=10, mec="white", label=label,
                 ls="", zorder=3,
             )  # fmt: skip
     axes.set_xlabel("AUROC gained over entropy, points")
