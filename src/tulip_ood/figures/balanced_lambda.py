@@ -25,7 +25,7 @@ _MARKS = {
     _ZERO: ("s", "orange"),
     _BALANCED: ("o", "green"),
 }
-_APART = 0.17  # of a row
+_APART = 0.2  # of a row
 
 
 def draw(finished: Finished, out: str | Path = "figures") -> Drawn:
@@ -103,12 +103,12 @@ def _draw_aurocs(axes: "Axes", rows: Sequence[dict[str, Any]], group: str) -> No
         plain = row[f"{group}: ent"]
         known = {m: row[f"{group}: {m}"] for m in _MARKS if row[f"{group}: {m}"] is not None}
         gains = {m: 100 * (value - plain) for m, value in known.items()}
-        ends = [min(gains.values()), max(gains.values())]
-        axes.plot(ends, [place, place], color=COLOURS["grey"], lw=1.6, zorder=1)
         for number, (method, gain) in enumerate(gains.items()):
             marker, colour = _MARKS[method]
             beside = place + _APART * (number - (len(gains) - 1) / 2)  # equal gains are all seen
             label = METHODS[method] if not place else None
+            stem = {"color": COLOURS[colour], "lw": 2.0, "alpha": 0.45, "zorder": 1}
+            axes.plot([0, gain], [beside, beside], **stem)
             axes.plot(
                 gain, beside, marker, color=COLOURS[colour], ms=10, mec="white", label=label,
                 ls="", zorder=3,
