@@ -1,28 +1,36 @@
 """Passes for the figures, made on a GPU and taken home: what `tulip reproduce --cache` reads.
 
     python benchmarks/figures/passes.py make --data ROOT --checkpoint A B --device cuda --out PACKED
-    python benchmarks/figures/passes.py keep --packed PACKED --cache CACHE
+    python benchmarks/figures/passes.py keep --data ROOT --checkpoint A B --packed PACKED --cache C
     python benchmarks/figures/passes.py check --data ROOT --checkpoint A B --images 300 --cache C
+    python benchmarks/figures/passes.py compare --cache C --exact CPU_CACHE
 
-`make` needs torch, numpy, safetensors and Pillow alone, and a root of npz files (pick.py). What it
+`make` needs torch, numpy, safetensors and Pillow alone, and a root of npz files (pick.py); with
+`--tf32` it makes passes with tensor cores, whose products have ten bits of mantissa. What it
 writes is made to travel, in files of less than 16 MiB: base logits as they are, those of noisy and
 drift passes as differences to them in half precision, of input noise the mean probabilities (the
-figures read nothing else), no features. `check` says how far that moves the figures' numbers.
+figures read nothing else), no features. `check` and `compare` say how far half precision and TF32
+move numbers (rounding.json).
 """
 
 import argparse
 import hashlib
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tulip_ood.benchmark.cells import network_id
 from tulip_ood.benchmark.pass_cache import PassCache
+from tulip_ood.data.root import Root
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.figures.ablation import EPSILONS
 from tulip_ood.figures.enhancement import score_at
@@ -30,11 +38,14 @@ from tulip_ood.figures.measured import (
     EPSILON,
     MeasuredNetwork,
     measure_networks,
+    open_for,
     sizes,
 )
 from tulip_ood.network.features import Head
+from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings
+from tulip_ood.numerics.tasks import make_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +54,6 @@ HERE = Path(__file__).resolve().parent
 M = 10
 LIMIT = 1 << 40
 MOST_BYTES = 15 << 20  # of a file
-ABLATED = "cifar10"  # has passes for every ε of the ablation
 Arrays = dict[str, np.ndarray]
 
 
@@ -141,9 +151,8 @@ def travelled(records: dict[str, Passes]) -> dict[str, Passes]:
     return dict(unpack(pack(key, passes, bases), bases) for key, passes in records.items())
 
 
-def write(records: dict[str, Passes], out: Path, stem: str) -> None:
-    """All records, in as many files as they need; base logits first."""
-    bases = bases_of(records)
+def write(records: dict[str, Passes], bases: dict[str, Tensor], out: Path, stem: str) -> None:
+    """Some records, in as many files as they need; base logits first."""
     order = sorted(records, key=lambda key: json.loads(key)[2] != {})
     packed: Arrays = {}
     size, number = 0, 0
@@ -158,20 +167,37 @@ def write(records: dict[str, Passes], out: Path, stem: str) -> None:
     np.savez(out / f"{stem}-{number:02d}.npz", **packed)
 
 
+@contextmanager
+def tensor_cores() -> Iterator[None]:
+    """Passes in TF32, which the product does not offer: it refuses to let rounding show.
+
+    Weight noise is some hundred times larger than this rounding; `compare` says what it changes.
+    """
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    with patch("tulip_ood.network.network.full_precision", nullcontext):
+        yield
+
+
 def make(given: argparse.Namespace) -> None:
+    with tensor_cores() if given.tf32 else nullcontext():
+        make_all(given)
+
+
+def make_all(given: argparse.Namespace) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
+    stages: dict[str, dict[str, Any]] = {
+        "1-noise": {},
+        "2-input": {"input_noise": True},
+        "3-ablation": {"epsilons": EPSILONS},
+    }
     for checkpoint in given.checkpoint:
-        started, held = time.perf_counter(), Held()
-        (network,) = measured(given, checkpoint, held, input_noise=True)
-        if network.id_set == ABLATED:
-            measured(given, checkpoint, held, EPSILONS)
-        passed = time.perf_counter()
-        write(held.records, given.out, network.name)
-        print(
-            f"{network.name}: {len(held.records)} records, {passed - started:.1f} s and "
-            f"{time.perf_counter() - passed:.1f} s to write",
-            flush=True,
-        )
+        held = Held()
+        for stage in given.stage or stages:
+            started, known = time.perf_counter(), set(held.records)
+            (network,) = measured(given, checkpoint, held, **stages[stage])
+            new = {key: passes for key, passes in held.records.items() if key not in known}
+            write(new, bases_of(held.records), given.out, f"{network.name}-{stage}")
+            print(f"{network.name} {stage}: {time.perf_counter() - started:.1f} s", flush=True)
 
 
 def measured(
@@ -198,6 +224,12 @@ def measured(
 
 
 def keep(given: argparse.Namespace) -> None:
+    """Under the names that networks have here: another torch describes their layers otherwise."""
+    root, owners = Root.open(given.data), {}
+    for checkpoint in given.checkpoint:
+        _, opened = open_for(checkpoint, root)
+        own = network_id(opened, Network(opened.module, make_task("classification")))
+        owners[opened.name] = own
     cache, bases = PassCache(given.cache, LIMIT), {}
     for path in sorted(given.packed.glob("*.npz")):
         with np.load(path) as file:
@@ -207,10 +239,12 @@ def keep(given: argparse.Namespace) -> None:
                 records.setdefault(number, {})[what] = file[name]
         for arrays in records.values():
             key, passes = unpack(arrays, bases)
-            _, piece, what = json.loads(key)
+            version, piece, what = json.loads(key)
             if not what:
                 bases[piece] = passes.base
-            cache.put(key, passes)
+            owner, slash, rest = piece.partition("/")
+            here = owners[owner.rpartition("-")[0]] + slash + rest
+            cache.put(json.dumps([version, here, what], sort_keys=True), passes)
         print(path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:12], len(records))
 
 
@@ -239,24 +273,56 @@ def check(given: argparse.Namespace) -> None:
         (other,) = measured(given, checkpoint, moved)
         before, after = numbers(one), numbers(other)
         changes[one.name] = max(abs(before[k] - after[k]) for k in before)
-    result = {"images": given.images, "largest_change_of_an_auroc": changes}
-    (HERE / "half.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(result)
+    note("half", {"images": given.images, "largest_change_of_an_auroc": changes})
+
+
+def compare(given: argparse.Namespace) -> None:
+    """Records that two caches both have: made here, and made on a GPU."""
+    logits, traces, drifts, rows = 0.0, 0.0, 0.0, 0
+    shared = sorted(p for p in given.cache.glob("*.safetensors") if (given.exact / p.name).exists())
+    both = [[Passes.load(place / p.name) for place in (given.exact, given.cache)] for p in shared]
+    bases = {len(one.base): (one.base, other.base) for one, other in both if len(one.base)}
+    for one, other in both:
+        if not len(one.noisy):
+            continue
+        n = one.noisy.shape[1]
+        if n not in bases:
+            continue
+        exact, made = (
+            sizes(replace(p, base=b)) for p, b in zip((one, other), bases[n], strict=False)
+        )
+        logits = max(logits, float((one.noisy - other.noisy).abs().max()))
+        traces = max(traces, abs(float(made.trace.mean() / exact.trace.mean()) - 1))
+        drifts = max(drifts, abs(float(made.drift.mean() / exact.drift.mean()) - 1))
+        rows += n
+    found = {"largest_change_of_a_logit": logits, "relative_change_of_mean_theta": traces}
+    note("tf32", {"images": rows, **found, "relative_change_of_mean_drift": drifts})
+
+
+def note(what: str, found: dict[str, Any]) -> None:
+    """Write it beside what is known already."""
+    path = HERE / "rounding.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**known, what: found}, indent=1) + "\n")
+    print(found)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("make", "keep", "check"))
+    parser.add_argument("what", choices=("make", "keep", "check", "compare"))
     parser.add_argument("--data")
     parser.add_argument("--checkpoint", nargs="+", default=[])
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--device")
+    parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--stage", nargs="*", help="1-noise, 2-input, 3-ablation; default: all")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--packed", type=Path)
     parser.add_argument("--cache", type=Path)
+    parser.add_argument("--exact", type=Path, help="a cache of float32 passes")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    {"make": make, "keep": keep, "check": check}[given.what](given)
+    {"make": make, "keep": keep, "check": check, "compare": compare}[given.what](given)
 
 
 if __name__ == "__main__":
