@@ -283,13 +283,11 @@ def compare(given: argparse.Namespace) -> None:
     both = [[Passes.load(place / p.name) for place in (given.exact, given.cache)] for p in shared]
     bases = {len(one.base): (one.base, other.base) for one, other in both if len(one.base)}
     for one, other in both:
-        if not len(one.noisy):
-            continue
         n = one.noisy.shape[1]
-        if n not in bases:
+        if not len(one.noisy) or n not in bases:
             continue
         exact, made = (
-            sizes(replace(p, base=b)) for p, b in zip((one, other), bases[n], strict=False)
+            sizes(replace(p, base=b)) for p, b in zip((one, other), bases[n], strict=True)
         )
         logits = max(logits, float((one.noisy - other.noisy).abs().max()))
         traces = max(traces, abs(float(made.trace.mean() / exact.trace.mean()) - 1))
