@@ -107,8 +107,9 @@ def _draw_aurocs(axes: "Axes", rows: Sequence[dict[str, Any]], group: str) -> No
             marker, colour = _MARKS[method]
             beside = place + _APART * (number - (len(gains) - 1) / 2)  # equal gains are all seen
             label = METHODS[method] if not place else None
-            stem = {"color": COLOURS[colour], "lw": 2.0, "alpha": 0.45, "zorder": 1}
-            axes.plot([0, gain], [beside, beside], **stem)
+            axes.plot(
+                [0, gain], [beside, beside], color=COLOURS[colour], lw=2.0, alpha=0.45, zorder=1
+            )
             axes.plot(
                 gain, beside, marker, color=COLOURS[colour], ms=10, mec="white", label=label,
                 ls="", zorder=3,

@@ -196,7 +196,10 @@ def _legend(figure: Any, axes: "Axes", rows: list[dict[str, Any]]) -> None:
 
 
 def _small_print(finished: Finished, networks: Sequence[MeasuredNetwork]) -> str:
-    parts = ["Lines: 95 % intervals of the paired difference over networks (|: each)."]
+    parts = [
+        "Lines: 95 % intervals of the paired difference over networks (|: each),",
+        "or over images where there is one network.",
+    ]
     if finished.rows:
         many = len(finished.parameters(REFERENCE))
         limit = f", at most {finished.limit:,} images of each set" if finished.limit else ""
@@ -223,8 +226,17 @@ def _verdict(rows: list[dict[str, Any]]) -> str:
     """Does the drift pass know more than the norm of the logits?"""
     if not rows:
         return "D := ‖f(z)‖ was not run here"
-    clear = [row for row in rows if row["high"] is not None and row["high"] < 0]
-    if not clear:
+    found = []
+    for word, sign in (("better", -1), ("worse", 1)):
+        clear = [row for row in rows if row["low"] is not None and row["low"] * row["high"] > 0]
+        where = [
+            f"{id_name(row['id_set'])} {row['group']} ({100 * abs(row['difference']):.2f} points, "
+            f"{row['source']})"
+            for row in clear
+            if row["difference"] * sign > 0
+        ]
+        if where:
+            found.append(f"{word} than ‖f(z)‖ on {', '.join(where)}")
+    if not found:
         return "the drift pass adds nothing beyond ‖f(z)‖ that these images and networks can tell"
-    where = ", ".join(f"{id_name(row['id_set'])} {row['group']}" for row in clear)
-    return f"the drift pass is better than ‖f(z)‖ on {where}"
+    return f"the drift pass is {'; '.join(found)}"

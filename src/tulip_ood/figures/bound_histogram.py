@@ -115,7 +115,7 @@ def _draw_panel(
     bins = max(8, min(_MOST_BINS, round(1.6 * min(map(len, values.values())) ** 0.5)))
     edges = torch.linspace(low, high, bins + 1, dtype=torch.float64).tolist()
     axes.axvspan(low, 0, color=COLOURS["grey"], alpha=0.13, lw=0)
-    axes.axvline(0, color=COLOURS["grey"], lw=1.2)
+    axes.axvline(0, ymax=0.76, color=COLOURS["grey"], lw=1.2)  # the legend is above
     rows = []
     for group, own in values.items():
         style = _STYLES[group]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 _WIDE = 20  # values spread wider than this are drawn on a log scale
-_ORDER = ("blue", "sky", "vermilion", "orange", "green", "purple", "ink")
+_ORDER = ("ink", "blue", "green", "vermilion", "orange", "purple", "sky")
 
 
 def draw(measured: Sequence[Sides], out: str | Path = "figures") -> Drawn:
@@ -100,7 +100,7 @@ def _style(number: int) -> dict[str, Any]:
         "marker": MARKERS[number],
         "color": COLOURS[_ORDER[number]],
         "edgecolors": "white",
-        "linewidths": 0.6,
+        "linewidths": 0.35,
         "alpha": 0.85,
     }
 
@@ -108,23 +108,25 @@ def _style(number: int) -> dict[str, Any]:
 def _draw_sides(axes: "Axes", found: Mapping[str, Closeness]) -> None:
     values = torch.cat([torch.cat([s.nearest, s.allowed]) for s in found.values()])
     high = float(values.max()) * 1.15 or 1.0
-    scale = "log" if high > _WIDE * float(values.median()) else "linear"
-    low = float(values[values > 0].min()) / 1.6 if scale == "log" else 0.0
-    axes.fill_between([low, high], low, [low, high], color=COLOURS["sky"], alpha=0.18, lw=0)
-    axes.plot([low, high], [low, high], color=COLOURS["grey"], lw=1.4)
+    wide = high > _WIDE * float(values.median())
+    low = float(values[values > 0].min()) / 1.6 if wide else 0.0
+    # Small numbers at the axis, and their unit in its label.
+    power = 0 if wide else math.floor(math.log10(high))
+    unit, told = 10.0**power, f" / $10^{{{power}}}$" if power else ""
+    ends = (low / unit, high / unit)
+    axes.fill_between(ends, ends[0], ends, color=COLOURS["sky"], alpha=0.14, lw=0)
+    axes.plot(ends, ends, color=COLOURS["grey"], lw=1.4)
     for number, sides in enumerate(found.values()):
         # An input that is also in X has 0 on the left; on a log scale it lies on the edge.
-        axes.scatter(
-            sides.allowed.clamp_min(low), sides.nearest.clamp_min(low), s=38, **_style(number)
-        )
-    axes.set(xscale=scale, yscale=scale, xlim=(low, high), ylim=(low, high), aspect="equal")
-    if scale == "linear":
-        axes.ticklabel_format(style="sci", scilimits=(-2, 4), useMathText=True)
-    else:
+        x, y = (side.clamp_min(low) / unit for side in (sides.allowed, sides.nearest))
+        axes.scatter(x, y, s=36, **_style(number))
+    scale = "log" if wide else "linear"
+    axes.set(xscale=scale, yscale=scale, xlim=ends, ylim=ends, aspect="equal")
+    if wide:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_minor_formatter("")
-    axes.set_xlabel(r"right side: Tr$(\Theta_{zz} + E\,\Theta_{xx} - 2\,E|\Theta_{zx}|)$")
-    axes.set_ylabel(r"left side: $\inf_x \|\nabla f(z) - \nabla f(x)\|_F^2$")
+    axes.set_xlabel(r"right side: Tr$(\Theta_{zz} + E\,\Theta_{xx} - 2\,E|\Theta_{zx}|)$" + told)
+    axes.set_ylabel(r"left side: $\inf_x \|\nabla f(z) - \nabla f(x)\|_F^2$" + told)
     axes.text(
         0.97, 0.04, "A5 holds", transform=axes.transAxes, ha="right", color=COLOURS["blue"]
     )  # fmt: skip
@@ -134,7 +136,7 @@ def _draw_sides(axes: "Axes", found: Mapping[str, Closeness]) -> None:
 
 def _draw_ratios(axes: "Axes", found: Mapping[str, Closeness]) -> None:
     top = max(1.0, *(float(_ratio(sides).max()) for sides in found.values()))
-    axes.axvspan(0, 1, color=COLOURS["sky"], alpha=0.18, lw=0)
+    axes.axvspan(0, 1, color=COLOURS["sky"], alpha=0.14, lw=0)
     axes.axvline(1, color=COLOURS["grey"], lw=1.4)
     for number, sides in enumerate(found.values()):
         ratio = _ratio(sides).sort().values

@@ -27,6 +27,7 @@ __all__ = ["draw", "score_at"]
 _SCORES = {"msp": "orange", "ent": "ink", "gen": "green", "ebo": "purple", "mls": "sky"}
 _SCALINGS = tuple(i / 4 for i in range(13))
 _TASK = make_task("classification")
+_DEEPEST = 3.0  # points below the worst of the plain scores, where the picture ends
 
 
 def score_at(constants: Constants, name: str, j: float, passes: Passes) -> Tensor:
@@ -81,7 +82,8 @@ def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Dr
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
         below(
             figure,
-            sources(networks, lines=True) + f" Balanced λ, ε = {EPSILON:g}; 0: without TULiP.",
+            sources(networks, lines=True)
+            + f" Balanced λ, ε = {EPSILON:g}; 0: without TULiP. Lines may go on below.",
         )
         return save(figure, "enhancement", out, rows, units, lines)
 
@@ -121,10 +123,13 @@ def _draw_panel(axes: "Axes", found: Sequence[list[dict[str, Any]]], group: str)
         draw_each(
             axes, _SCALINGS, [_line(rows, name, group) for rows in found], color=COLOURS[colour],
             marker=marker, markevery=4, ms=7, mec="white", ls=GROUP_LINES[group]["ls"],
-            label=name.upper(), clip_on=False,
+            label=name.upper(),
         )  # fmt: skip
     axes.axvline(1, color=COLOURS["grey"], lw=1.0, zorder=0)
-    axes.set_xlim(0, _SCALINGS[-1])
+    axes.set_xlim(-0.06, _SCALINGS[-1] + 0.06)
+    # A score that breaks down must not flatten all others.
+    plain = min(_line(rows, name, group)[0] for rows in found for name in _SCORES)
+    axes.set_ylim(bottom=max(axes.get_ylim()[0], plain - _DEEPEST))
 
 
 def _lines(
