@@ -45,7 +45,7 @@ def commands(given: argparse.Namespace) -> dict[str, list[str]]:
     networks = repeated("--checkpoint", given.checkpoint)
     passes = ["--cache", given.cache] if given.cache else []
     limit = ["--limit", str(given.limit)]
-    one = [*data, *networks, *passes, *limit]
+    fewer = ["--limit", str(min(given.limit, 500)), "--samples", "4"]
     every = [*data, *networks, *repeated("--checkpoint", given.more), *passes, *limit]
     finished = repeated("--results", RESULTS)
     tuning = repeated("--tuning", TUNING)
@@ -58,7 +58,7 @@ def commands(given: argparse.Namespace) -> dict[str, list[str]]:
         "bound-histogram": every,
         "msp-shift": every,
         "enhancement": every,
-        "ablation": one,
+        "ablation": [*data, *networks, *passes, *fewer],
         "timing": [*data, *networks[:2], "--limit", "32"],
         "table-1": finished,
         "table-2": finished,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["everything"]
 
 _TIMED = 32  # images
+_ABLATED = (500, 4)  # images of a set, noisy passes, where there is a pass for every ε
 
 
 @with_networks
@@ -126,15 +127,21 @@ def _of_results(
 def _of_networks(
     source: NetworkSource, measured: "list[MeasuredNetwork]"
 ) -> "Iterator[tuple[str, Callable[[], Drawn]]]":
-    # Passes for every ε are many: those of the networks of one ID set.
+    # Passes for every ε are many: fewer of them, and of the networks of one ID set.
     both = zip(source.networks, measured, strict=True)
-    few = tuple(spec for spec, found in both if found.id_set == measured[0].id_set)
+    one_set = tuple(spec for spec, found in both if found.id_set == measured[0].id_set)
+    few = replace(
+        source,
+        networks=one_set,
+        limit=min(source.limit, _ABLATED[0]),
+        samples=min(source.samples, _ABLATED[1]),
+    )
     for name, (file, _) in OF_NETWORKS.items():
         drawer = importlib.import_module(f"tulip_ood.figures.{file}")
         several = getattr(drawer, "EPSILONS", ())
 
         def draw(drawer: object = drawer, several: tuple[float, ...] = several) -> "Drawn":
-            found = replace(source, networks=few).measure(several) if several else measured
+            found = few.measure(several) if several else measured
             drawn: Drawn = drawer.draw(found, source.out)  # type: ignore[attr-defined]
             return drawn
 

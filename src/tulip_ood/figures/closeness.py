@@ -99,9 +99,8 @@ def _style(number: int) -> dict[str, Any]:
     return {
         "marker": MARKERS[number],
         "color": COLOURS[_ORDER[number]],
-        "edgecolors": "white",
-        "linewidths": 0.35,
-        "alpha": 0.85,
+        "linewidths": 0,
+        "alpha": 0.7,
     }
 
 

@@ -80,11 +80,8 @@ def draw(networks: Sequence[MeasuredNetwork], out: str | Path = "figures") -> Dr
             line[0].set_ylabel("AUROC, %")
         handles, labels = grid[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-        below(
-            figure,
-            sources(networks, lines=True)
-            + f" Balanced λ, ε = {EPSILON:g}; 0: without TULiP. Lines may go on below.",
-        )
+        more = f" Balanced λ, ε = {EPSILON:g}; 0: without TULiP. Lines may go on below."
+        below(figure, sources(networks, lines=True) + more)
         return save(figure, "enhancement", out, rows, units, lines)
 
 
