@@ -35,6 +35,11 @@ def load_sets(path: Path, mean: Tensor, std: Tensor) -> dict[str, Tensor]:
     return found
 
 
+def some(rows: Tensor, n: int) -> Tensor:
+    """n of them from all over: sets may be sorted by class."""
+    return rows if len(rows) <= n else rows[torch.linspace(0, len(rows) - 1, n).long()]
+
+
 def groups(sets: dict[str, Tensor]) -> dict[str, list[str]]:
     """The names of the near and far sets."""
     return {g: [n for n in sets if n.startswith(f"{g}_")] for g in ("near", "far")}

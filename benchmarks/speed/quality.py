@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from data.cifar import load_network, load_sets
+from data.cifar import load_network, load_sets, some
 
 import tulip_ood
 from tulip_ood.numerics.metrics import aurc, auroc, spearman
@@ -59,7 +59,7 @@ def fitted(
         precision="half" if half else "float32",
         **SETTING,
     )
-    labelled = sets["id_val"][: options.inputs], sets["id_val_labels"][: options.inputs]
+    labelled = tuple(some(sets[name], options.inputs) for name in ("id_val", "id_val_labels"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         detector.fit([labelled], recipe="balanced")
@@ -70,12 +70,12 @@ def fitted(
 
 def judged(detector: tulip_ood.Tulip, sets: dict[str, Tensor], most: int) -> dict[str, Any]:
     began = time.perf_counter()
-    inside = detector.predict(sets["id_test"][:most])
+    inside = detector.predict(some(sets["id_test"], most))
     scores = {"id": inside.score}
     for name, x in sets.items():
         if name.startswith(("near_", "far_")):
-            scores[name] = detector.score(x[:most])
-    wrong = (inside.label.cpu() != sets["id_test_labels"][:most]).double()
+            scores[name] = detector.score(some(x, most))
+    wrong = (inside.label.cpu() != some(sets["id_test_labels"], most)).double()
     return {
         "scores": scores,
         "aurc": aurc(inside.score, wrong),

@@ -3,7 +3,7 @@
     export PYTHONPATH=src
     python3 benchmarks/speed/run.py                     # all rows of the GPU, within 4 minutes
     python3 benchmarks/speed/run.py --rows rn50-all-10  # one row
-    python3 benchmarks/speed/run.py --variants          # one pass, part by part
+    python3 benchmarks/speed/run.py --variants          # one pass, part by part; or --rows NAME
     python3 benchmarks/speed/run.py --device cpu        # the rows of two CPU cores
     python3 benchmarks/speed/run.py --quality CHECKPOINT SETS.npz  # scores instead of time
 
@@ -118,6 +118,7 @@ def jobs(options: argparse.Namespace) -> list[Callable[[], dict[str, Any]]]:
         return [
             lambda name=name, text=text: measure_variant(options.variants, name, text, options)
             for name, text in VARIANTS.items()
+            if not options.rows or name in options.rows
         ]
     rows = CPU if options.device == "cpu" else GPU
     chosen = [row for row in rows if not options.rows or row.name in options.rows]
@@ -143,7 +144,7 @@ def attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------- what is run
 
 
-def make_network(name: str, device: str) -> tuple[Any, tuple[int, ...]]:
+def make_network(name: str, device: str, classes: int = 1000) -> tuple[Any, tuple[int, ...]]:
     """An untrained network with statistics of its own, and the shape of an image."""
     import torch
 
@@ -151,11 +152,12 @@ def make_network(name: str, device: str) -> tuple[Any, tuple[int, ...]]:
     if name == "resnet18-32":
         from tulip_ood.models.resnet import ResNet18Small
 
-        model, shape = ResNet18Small(10), (3, 32, 32)
+        model, shape = ResNet18Small(10 if classes == 1000 else classes), (3, 32, 32)
     else:
         import torchvision
 
-        model, shape = getattr(torchvision.models, name)(weights=None), (3, 224, 224)
+        make = getattr(torchvision.models, name)
+        model, shape = make(weights=None, num_classes=classes), (3, 224, 224)
     if name == "vit_b_16":  # torchvision begins with a last layer of zeros
         torch.nn.init.normal_(model.heads.head.weight, std=0.05)
     model = model.to(device).train()  # for running statistics with which nothing overflows
@@ -165,8 +167,8 @@ def make_network(name: str, device: str) -> tuple[Any, tuple[int, ...]]:
     return model.eval(), shape
 
 
-def make_detector(model: Any, row: Row, device: str, fast: str) -> Any:
-    """TULiP with J > 0, so that all passes are made; fitted on noise."""
+def make_detector(model: Any, row: Row, device: str, fast: str, network: Any = None) -> Any:
+    """TULiP with J > 0, so that all passes are made; fitted on noise. Detectors share a network."""
     import torch
 
     import tulip_ood
@@ -178,7 +180,7 @@ def make_detector(model: Any, row: Row, device: str, fast: str) -> Any:
         answers = torch.cat([model(part.to(device)).argmax(1).cpu() for part in x.split(32)])
     labels = torch.where(torch.arange(64) % 4 > 0, answers, (answers + 1) % 10)
     detector = tulip_ood.Tulip(
-        model,
+        network or model,
         scope=row.scope,
         n_samples=row.samples,
         epsilon=0.005,
@@ -201,7 +203,7 @@ def make_round(detector: Any, x: Any, recorded: bool = True) -> Callable[[], Any
     together = fast._together(partition, perturbation)
     if not recorded:
         return lambda: together._run(partition.handed(x))
-    return lambda: together(x, tapped=False)
+    return lambda: together.outputs(x)
 
 
 def make_energy(detector: Any, x: Any) -> Callable[[], Any]:
@@ -215,7 +217,7 @@ def make_energy(detector: Any, x: Any) -> Callable[[], Any]:
     network = detector.network
     partition = Partition.of(network, (), x, options.lowering(network))
     together = Round(partition, [partition.weights()], options.acceleration())
-    return lambda: -torch.logsumexp(together(x, tapped=False)[0][0].float(), dim=1)
+    return lambda: -torch.logsumexp(together.outputs(x)[0][0].float(), dim=1)
 
 
 def eager(model: Any, x: Any, tf32: bool) -> Callable[[], Any]:
@@ -329,7 +331,8 @@ def apart_from_plain(model: Any, detector: Any, passes: Callable[[], Any], x: An
     held = detector.engine.perturbation(detector._settings())
     plain = Perturbation(network, held.scales, held.means, held.settings, hold=False)
     made = run_passes(plain, few, batch_size=32)
-    fast = torch.stack([values[0][:32].float().cpu() for values in passes()])
+    base, others = passes()
+    fast = torch.cat([base[0][None], others])[:, :32].float().cpu()
     assert made.drift is not None
     true = torch.cat([made.base[None], made.noisy, made.drift[None]]).float()
     return float(f"{(fast - true).abs().max() / (true.max() - true.min()):.2g}")
@@ -351,13 +354,16 @@ def measure_variant(network: str, name: str, text: str, options: argparse.Namesp
         run()
     ready = time.perf_counter() - began
     times = taking_turns({"eager": eager(model, x, tf32=True), "pass": run}, options.rounds)
+    compiled = "compile" in text  # once is long enough
     return {
         "variant": name,
         "options": text,
         "ms": times,
         "ratio": round(times["pass"] / times["eager"], 3),
         "seconds_to_prepare": round(ready, 2),
-        "apart": apart_from_plain(model, detector, make_round(detector, x), x),
+        "apart": None
+        if compiled
+        else apart_from_plain(model, detector, make_round(detector, x), x),
     }
 
 

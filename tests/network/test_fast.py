@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import tulip_ood
+from tulip_ood.detectors.trial_passes import Runner
 from tulip_ood.errors import TulipError, TulipWarning
 from tulip_ood.network.fast import FastOptions
 from tulip_ood.network.network import Network
+from tulip_ood.network.rows import collect_rows
+from tulip_ood.network.running import Needs, run_passes
 from tulip_ood.numerics.tasks import make_task
 
 
@@ -289,3 +292,36 @@ def test_an_untested_version_of_pytorch_makes_plain_passes(
     quick = fitted(networks["convolutions"], data, scope="head")
     assert quick.engine.fast.made == 0
     assert "this is 9.9" in str(quick.report())
+
+
+def test_a_search_shares_the_trunk_to_the_last_bit(
+    networks: dict[str, nn.Module], data: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TULIP_OOD_FAST", "earned=0")
+    rows = collect_rows([(data[0][:20], data[1][:20])])
+    for name, scope, graphs in (
+        ("convolutions", "last-stage", 1),
+        ("transformer", "last-block", 0),  # PyTorch's fused layers round otherwise than a graph
+        ("convolutions", "all", 0),  # nothing to share
+    ):
+        detector = tulip_ood.Tulip(networks[name], scope=scope, n_samples=2, hold=False)
+        detector.network.probe(data[0][:4])
+        runner = Runner(detector._make_perturbation(detector._settings()), 8, 0, None, True)
+        base = runner.base(rows)
+        made = runner.passes(rows, base, 0.01)
+        plain = run_passes(
+            runner.perturbation,
+            rows,
+            batch_size=8,
+            base=base,
+            epsilon=0.01,
+            needs=Needs(runner.perturbation.settings, noisy_features=True),
+        )
+        assert runner._passes.made == graphs
+        assert made.drift is not None
+        assert plain.drift is not None
+        assert torch.equal(made.noisy, plain.noisy)
+        assert torch.equal(made.drift, plain.drift)
+        assert made.noisy_features is not None
+        assert plain.noisy_features is not None
+        assert torch.equal(made.noisy_features, plain.noisy_features)

@@ -305,7 +305,7 @@ class Engine:
             except (RuntimeError, IndexError, TypeError, ValueError) as error:
                 self._explain(error, chunk)
                 raise
-            valid = passes.finite & structures.finite_rows(chunk).to(passes.base.device)
+            valid = passes.finite & structures.finite_rows(chunk, passes.base.device)
             columns = _mark_first(function(passes), valid)
             parts.append(tuple(column.cpu() for column in columns))
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tulip_ood.detectors.engine import PassCount
+from tulip_ood.network.fast import FastPasses
 from tulip_ood.network.features import Head
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import Perturbation
@@ -17,7 +18,6 @@ from tulip_ood.network.running import (
     dense_labels,
     dense_positions,
     forward,
-    run_passes,
 )
 from tulip_ood.numerics.tasks import Task
 
@@ -95,6 +95,7 @@ class Runner:
         self.features = features or noisy_features
         self.forwards = 0
         self._progress = count or PassCount(None)
+        self._passes = FastPasses(perturbation.network, exact=True)
 
     def _count(self, n: int) -> None:
         self.forwards += n
@@ -118,7 +119,7 @@ class Runner:
     def passes(self, rows: Rows, base: Forwarded, epsilon: float) -> Passes:
         """Noisy and drift passes beside a base pass that is there."""
         positions = self.positions(rows)
-        return run_passes(
+        return self._passes.run(
             self.perturbation,
             rows,
             batch_size=self.batch_size,

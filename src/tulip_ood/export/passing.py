@@ -100,7 +100,7 @@ class Passing(nn.Module):
 def _check_shapeable(portable: Portable) -> None:
     """Where the last layer runs at every position, which one counts depends on the input."""
     output, partition = portable.network.run(portable.example), portable.partition
-    raw = partition.tail_values(partition.trunk(portable.example).values, partition.weights())
+    raw = partition.all_values(partition.handed(portable.example), [partition.weights()])[0]
     pooled = len(raw) > 1 and math.prod(raw[1].shape[1:]) == raw[1].shape[1]
     if output.features is None or not pooled:
         raise ModelError(

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ _log = logging.getLogger("tulip_ood")
 _WARM_UP = 2  # runs before a recording: libraries choose kernels and take memory in the first ones
 _COMPILE_ROWS = 16  # a smaller batch is not worth compiling for
 Values = list[tuple[Any, ...]]
+_Kept = TypeVar("_Kept")
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,12 @@ class Round:
         >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
         >>> partition = Partition.of(network, ["bias"], torch.rand(2, 4))
         >>> own = partition.weights()
-        >>> [values[0].shape for values in Round(partition, [own, own])(torch.rand(5, 4))]
-        [torch.Size([5, 3]), torch.Size([5, 3])]
+        >>> together = Round(partition, [own, own, own])
+        >>> [values[0].shape for values in together(torch.rand(5, 4))]
+        [torch.Size([5, 3]), torch.Size([5, 3]), torch.Size([5, 3])]
+        >>> base, others = together.outputs(torch.rand(5, 4))
+        >>> base[0].shape, others.shape
+        (torch.Size([5, 3]), torch.Size([2, 5, 3]))
     """
 
     def __init__(
@@ -82,35 +87,50 @@ class Round:
         self._pool: Any = None
         self._lock = fork_safe_lock()
 
-    def __call__(self, inputs: Any, tapped: bool = True) -> Values:
+    def __call__(self, inputs: Any) -> Values:
         """The values of every pass's tail, on the device.
 
         Args:
             inputs: As the model takes them, of the kind that the partition is made for.
-            tapped: Whether those of the perturbed passes are wanted in full, or the outputs alone.
         """
-        handed = self._partition.handed(inputs)
-        rows = len(handed[0])
+        return self._over(inputs, _all_kept)
+
+    def outputs(self, inputs: Any) -> tuple[tuple[Any, ...], Tensor | None]:
+        """The values of the base pass, and the outputs of the others: [passes, N, …, o], or None.
+
+        Args:
+            inputs: As the model takes them, of the kind that the partition is made for.
+        """
+        task = self._partition.network.task
+
+        def gathered(values: Values, size: int, rows: int) -> tuple[tuple[Any, ...], Tensor | None]:
+            base, *others = values
+            raw = [task.outputs(_first_rows(one[0], size, rows)) for one in others]
+            return _kept(base, size, rows), torch.stack(raw) if raw else None
+
+        return self._over(inputs, gathered)
+
+    def _over(self, inputs: Any, keep: Callable[[Values, int, int], _Kept]) -> _Kept:
+        """All passes; `keep` copies what is wanted of their values."""
         if not self._captures:
-            return _trimmed(self._run(handed), tapped)
+            handed = self._partition.handed(inputs)
+            return keep(self._run(handed), len(handed[0]), len(handed[0]))
+        brought = self._partition.brought(inputs)
+        rows = len(brought[0])
         with self._lock:
             size = _size_for(rows)
             self._seen[size] += 1
             if size not in self._recorded and self._seen[size] > self._acceleration.after:
-                self._record(size, handed)
+                self._record(size, self._partition.laid_out(brought))
             found = self._recorded.get(size)
             if found is None:
                 with _choosing(self._acceleration.choose_kernels):
-                    return _trimmed(self._run(handed), tapped)
+                    return keep(self._run(self._partition.laid_out(brought)), rows, rows)
             # The recording's own memory is written to again by the next round.
-            return [
-                (*(_first_rows(value, size, rows) for value in values[:3]), *values[3:])
-                for values in _trimmed(found(_padded(handed, size)), tapped)
-            ]
+            return keep(found(brought), size, rows)
 
     def _run(self, handed: tuple[Tensor, ...]) -> Values:
-        frontier = self._partition.trunk_values(handed)
-        return [self._partition.tail_values(frontier, weights) for weights in self.weights]
+        return self._partition.all_values(handed, self.weights)
 
     def _record(self, size: int, handed: tuple[Tensor, ...]) -> None:
         compiles = self._acceleration.compile and size >= _COMPILE_ROWS
@@ -158,9 +178,13 @@ class _Recorded:
             with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
                 self._values = run(self._handed)
 
-    def __call__(self, handed: tuple[Tensor, ...]) -> Values:
-        for mine, given in zip(self._handed, handed, strict=True):
-            mine.copy_(given, non_blocking=True)
+    def __call__(self, brought: tuple[Tensor, ...]) -> Values:
+        """With inputs of any layout and dtype: one copy changes both."""
+        for mine, given in zip(self._handed, brought, strict=True):
+            rows = len(given)
+            mine[:rows].copy_(given, non_blocking=True)
+            if rows < len(mine):
+                mine[rows:].copy_(given[-1:].expand(len(mine) - rows, *given.shape[1:]))
         self._graph.replay()
         return self._values
 
@@ -205,11 +229,17 @@ def _padded(handed: tuple[Tensor, ...], size: int) -> tuple[Tensor, ...]:
 
 
 def _first_rows(value: Any, size: int, rows: int) -> Any:
-    """A copy of as many rows as there were, of what has rows."""
+    """As many rows as there were, of what has rows."""
     if not isinstance(value, Tensor) or value.ndim == 0 or len(value) != size:
         return value
-    return value[:rows].clone()
+    return value[:rows]
 
 
-def _trimmed(values: Values, tapped: bool) -> Values:
-    return values if tapped else [values[0], *((logits,) for logits, *_ in values[1:])]
+def _kept(values: tuple[Any, ...], size: int, rows: int) -> tuple[Any, ...]:
+    """Copies of what inputs have a part in; weights come after it."""
+    first = (_first_rows(value, size, rows) for value in values[:3])
+    return (*(v.clone() if isinstance(v, Tensor) else v for v in first), *values[3:])
+
+
+def _all_kept(values: Values, size: int, rows: int) -> Values:
+    return [_kept(one, size, rows) for one in values]

@@ -136,10 +136,7 @@ def kind_of(network: Network, inputs: Inputs) -> tuple[Any, ...]:
         >>> kind_of(network, torch.zeros(2, 4)) == kind_of(network, torch.zeros(9, 4).double())
         True
     """
-    cast = structures.map_tensors(
-        lambda t: t[:0].to(network.dtype) if t.is_floating_point() else t[:0], inputs
-    )
-    return (network.device, network.dtype, *structures.signature(cast))
+    return (network.device, network.dtype, *structures.signature(inputs, network.dtype))
 
 
 def _export(network: Network, example: Inputs) -> Exported:

@@ -34,6 +34,8 @@ __all__ = ["FastOptions", "FastPasses"]
 _VARIABLE = "TULIP_OOD_FAST"
 # Operations of plain passes that a graph is worth: a few seconds on either.
 _EARNED = {"cpu": 3e11, "cuda": 1e14}
+_NONE: frozenset[str] = frozenset()
+_WORTH_SHARING = 0.9  # of a pass, that every perturbed pass has to itself
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class FastOptions:
         on: Whether there are fast passes at all.
         fold: See `Lowering`.
         channels_last: See `Lowering`; in half precision on a GPU, in float32 on a CPU.
-        fuse: See `Lowering`; in half precision on a GPU.
+        fuse: See `Lowering`; where `channels_last` is.
         in_place: See `Lowering`.
         capture: See `Acceleration`.
         compile: See `Acceleration`; takes the place of `fuse`.
@@ -88,10 +90,11 @@ class FastOptions:
         on_gpu = network.device.type == "cuda"
         half = network.dtype == torch.float16
         wanted = half if on_gpu else network.dtype == torch.float32
+        has_kernels = on_gpu or torch.backends.mkldnn.is_available()
         return Lowering(
             fold=self.fold,
             channels_last=self.channels_last and wanted,
-            fuse=self.fuse and self.fold and on_gpu and half and not self.compile,
+            fuse=self.fuse and self.fold and wanted and has_kernels and not self.compile,
             in_place=self.in_place and not self.compile,
         )
 
@@ -119,6 +122,8 @@ class FastPasses:
     Args:
         network: The network.
         options: By default what the environment says.
+        exact: Share the trunk and do nothing else, where outputs are those of the plain passes to
+            the last bit: for a search, whose choice must not hang on rounding.
 
     Attributes:
         refused: Why passes run plainly although they could be fast, or None.
@@ -136,11 +141,15 @@ class FastPasses:
         (torch.Size([2, 5, 3]), 0)
     """
 
-    def __init__(self, network: Network, options: FastOptions | None = None) -> None:
+    def __init__(
+        self, network: Network, options: FastOptions | None = None, *, exact: bool = False
+    ) -> None:
         self.network = network
+        self.exact = exact
         self.options = options or FastOptions.from_text(os.environ.get(_VARIABLE, ""))
         self.refused: str | None = None
         self._computed = 0.0
+        self._small: bool | None = None
         self._partitions: dict[Any, Partition | None] = {}
         self._rounds: dict[Partition, tuple[Perturbation | None, Round]] = {}
         self._lock = fork_safe_lock()
@@ -216,6 +225,11 @@ class FastPasses:
 
     def _cut(self, names: frozenset[str], first: Inputs) -> Partition:
         """With everything that is on; where that does not work, without fused kernels."""
+        if self.exact:
+            partition = Partition.of(self.network, names, first)
+            if not partition.exact:
+                raise PartitionError("the network's graph rounds in another way than the network")
+            return partition
         lowering = self.options.lowering(self.network)
         try:
             return Partition.of(self.network, names, first, lowering)
@@ -225,15 +239,20 @@ class FastPasses:
         return Partition.of(self.network, names, first, replace(lowering, fuse=False))
 
     def _key(self, perturbation: Perturbation, first: Inputs) -> tuple[frozenset[str], Any]:
-        names = perturbation.scales if perturbation.settings.n_samples else ()
-        return frozenset(names), kind_of(self.network, first)
+        names = perturbation.names if perturbation.settings.n_samples else _NONE
+        return names, kind_of(self.network, first)
 
     def _pays(self, perturbation: Perturbation) -> bool:
         network = self.network
         if not self.options.on or not network.probed or network.device.type not in _EARNED:
             return False
-        if sum(p.numel() for p in network.parameters.values()) <= SMALL:
+        if self._small is None:
+            self._small = sum(p.numel() for p in network.parameters.values()) <= SMALL
+        if self._small:
             return False
+        if self.exact:
+            left = network.known_probe.compute.left
+            return max(left.get(name, 1.0) for name in perturbation.scales) <= _WORTH_SHARING
         # A base pass alone has nothing to share: it is worth it where half precision has kernels.
         return perturbation.settings.n_samples > 0 or network.dtype == torch.float16
 

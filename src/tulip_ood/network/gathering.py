@@ -23,9 +23,11 @@ class Gathered:
         n: How many there will be.
         what: What they are, for a complaint.
         device: Where they are kept; on the CPU by default.
+        passes: So many rows for every input, if there are several passes.
 
     Attributes:
-        whole: All rows, or None before the first came; half precision is kept as float32.
+        whole: All rows, [N, …] or [passes, N, …], or None before the first came; half precision is
+            kept as float32.
 
     Example:
         >>> rows = Gathered(2, "outputs")
@@ -36,24 +38,35 @@ class Gathered:
                 [1., 1., 1.]])
     """
 
-    def __init__(self, n: int, what: str, device: torch.device | None = None) -> None:
-        self._n, self._what, self._device = n, what, device or torch.device("cpu")
+    def __init__(
+        self, n: int, what: str, device: torch.device | None = None, passes: int | None = None
+    ) -> None:
+        self._what, self._device = what, device or torch.device("cpu")
+        self._size = (n,) if passes is None else (passes, n)
         self.whole: Tensor | None = None
 
-    def put(self, index: Tensor, part: Tensor) -> None:
-        """Put some rows in the places `index`."""
-        part = part.detach().to(self._device)
-        if part.dtype in (torch.float16, torch.bfloat16):
-            part = part.to(torch.float32)
+    def put(self, index: Tensor, part: Tensor, i: int | None = None) -> None:
+        """Put some rows in the places `index`, of pass i or of all; a batch of all is in order."""
+        part = part.detach()
+        several = len(self._size) - (i is not None) > 1
+        row = part.shape[1 + several :]
         if self.whole is None:
-            self.whole = part.new_empty((self._n, *part.shape[1:]))
-        if part.shape[1:] != self.whole.shape[1:]:
+            half = part.dtype in (torch.float16, torch.bfloat16)
+            dtype = torch.float32 if half else part.dtype
+            self.whole = torch.empty((*self._size, *row), dtype=dtype, device=self._device)
+        known = self.whole.shape[len(self._size) :]
+        if row != known:
             raise InputError(
-                f"the network's {self._what} differ in shape between inputs: "
-                f"{list(part.shape[1:])} and {list(self.whole.shape[1:])}; score inputs of one "
-                f"size at a time"
+                f"the network's {self._what} differ in shape between inputs: {list(row)} and "
+                f"{list(known)}; score inputs of one size at a time"
             )
-        self.whole[index.to(self._device)] = part
+        here = self.whole if i is None else self.whole[i]
+        if len(index) == self._size[-1]:
+            here.copy_(part)
+        else:
+            places = index.to(self._device)
+            where = (slice(None), places) if several else (places,)
+            here[where] = part.to(self._device, here.dtype)
 
 
 def batches_of(source: Rows | Inputs, size: int) -> Iterator[tuple[Tensor, Inputs]]:

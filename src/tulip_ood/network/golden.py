@@ -13,8 +13,12 @@ from tulip_ood.numerics import random
 __all__ = ["check_alike", "describe_inputs", "synthetic_inputs", "unlike"]
 
 
-def describe_inputs(inputs: Inputs) -> dict[str, Any]:
+def describe_inputs(inputs: Inputs, *, ranges: bool = True) -> dict[str, Any]:
     """The structure, dtypes, shapes and ranges of some inputs, for a JSON header.
+
+    Args:
+        inputs: As the model takes them.
+        ranges: Whether to look at the numbers; a GPU is waited for.
 
     Example:
         >>> import torch
@@ -22,17 +26,20 @@ def describe_inputs(inputs: Inputs) -> dict[str, Any]:
         {'kind': 'tensor', 'dtype': 'float32', 'shape': [2], 'low': 0.0, 'high': 1.0}
     """
     if isinstance(inputs, Tensor):
-        return {
+        found: dict[str, Any] = {
             "kind": "tensor",
             "dtype": str(inputs.dtype).removeprefix("torch."),
             "shape": list(inputs.shape[1:]),
-            "low": float(inputs.min()) if inputs.numel() else 0.0,
-            "high": float(inputs.max()) if inputs.numel() else 0.0,
         }
+        if ranges:
+            found["low"] = float(inputs.min()) if inputs.numel() else 0.0
+            found["high"] = float(inputs.max()) if inputs.numel() else 0.0
+        return found
     if isinstance(inputs, dict):
-        return {"kind": "dict", "items": {k: describe_inputs(v) for k, v in inputs.items()}}
+        parts = {key: describe_inputs(value, ranges=ranges) for key, value in inputs.items()}
+        return {"kind": "dict", "items": parts}
     if isinstance(inputs, tuple):
-        return {"kind": "tuple", "items": [describe_inputs(v) for v in inputs]}
+        return {"kind": "tuple", "items": [describe_inputs(v, ranges=ranges) for v in inputs]}
     if inputs is None or isinstance(inputs, bool | int | float | str):
         return {"kind": "constant", "value": inputs}
     raise InputError(f"an input holds a {type(inputs).__name__}, which a file cannot describe")
@@ -49,7 +56,7 @@ def check_alike(inputs: Inputs, expected: dict[str, Any]) -> None:
         tulip_ood.errors.InputError: the detector was fitted on inputs of shape [N, 3, 8, 8], got \
 [N, 8, 8]: add the batch dimension, x.unsqueeze(0)
     """
-    came = describe_inputs(inputs)
+    came = describe_inputs(inputs, ranges=False)
     if came["kind"] != expected["kind"]:
         raise InputError(
             f"the detector was fitted on inputs that are a {expected['kind']}, got a {came['kind']}"

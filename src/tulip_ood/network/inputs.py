@@ -186,15 +186,19 @@ def collate(rows: list[Inputs]) -> Inputs:
     return first
 
 
-def signature(inputs: Inputs) -> tuple[Any, ...]:
+def signature(inputs: Inputs, floating: torch.dtype | None = None) -> tuple[Any, ...]:
     """Structure, dtypes, shapes without the row dimension, constants: equal ones can be collated.
 
+    With `floating`, real numbers count as being of that dtype.
+
     Example:
-        >>> import torch
         >>> signature(torch.zeros(9, 3))
         (('', torch.float32, (3,)),)
     """
-    kinds = ((place, t.dtype, tuple(t.shape[1:])) for place, t in tensors(inputs))
+    kinds = (
+        (place, floating if floating and t.is_floating_point() else t.dtype, tuple(t.shape[1:]))
+        for place, t in tensors(inputs)
+    )
     return (*kinds, *constants(inputs))
 
 
@@ -210,23 +214,19 @@ def row_bytes(inputs: Inputs) -> int:
     return sum(t.numel() * t.element_size() for _, t in tensors(inputs)) // n
 
 
-def finite_rows(inputs: Inputs) -> Tensor:
-    """Which rows hold neither NaN nor Inf, [N].
+def finite_rows(inputs: Inputs, device: torch.device | None = None) -> Tensor:
+    """Which rows hold neither NaN nor Inf, [N], on the CPU or where it is wanted.
 
     Example:
-        >>> import torch
         >>> finite_rows(torch.tensor([[1.0], [float("nan")]]))
         tensor([ True, False])
     """
-    good = torch.ones(count_rows(inputs), dtype=torch.bool)
+    good = torch.ones(count_rows(inputs), dtype=torch.bool, device=device or "cpu")
     for _, t in tensors(inputs):
         if t.is_floating_point() and t.numel():
             flat = t.reshape(t.shape[0], -1)
-            # NaN and Inf survive a sum, which is much faster; a sum may overflow by itself.
-            fine = flat.sum(dim=1).isfinite()
-            odd = (~fine).nonzero().squeeze(1)
-            fine[odd] = flat[odd].isfinite().all(dim=1)
-            good &= fine.cpu()
+            # NaN is both the smallest and the largest of its row; nothing waits for a GPU.
+            good &= (flat.amin(dim=1).isfinite() & flat.amax(dim=1).isfinite()).to(good.device)
     return good
 
 

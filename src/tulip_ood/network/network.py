@@ -123,6 +123,7 @@ class Network:
         self._may_widen = True
         self.dtype = self._pass_dtype()
         self._parameters: dict[str, Tensor] = {}
+        self.refreshed = 0  # how often: what was made of weights and buffers is good until the next
         try:
             self.refresh()
         except (AssertionError, RuntimeError) as error:
@@ -155,6 +156,7 @@ class Network:
             if not (held and all(same_bits(held[name], p) for name, p in taken.items())):
                 self._parameters = taken
             self._skeleton.refresh_buffers(self.device, self.dtype)
+            self.refreshed += 1
 
     def move(self, device: torch.device) -> None:
         """Run passes on another device from now on; the user's module stays where it is."""

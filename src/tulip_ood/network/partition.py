@@ -22,6 +22,7 @@ from tulip_ood.network.exporting import Exported, PartitionError, export_network
 from tulip_ood.network.features import Head, picked_rows
 from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.marks import same_bits
 from tulip_ood.network.network import Network, Output
 from tulip_ood.network.ready import Lowering
 
@@ -80,6 +81,7 @@ class Partition:
         names: The parameters that may differ between passes.
         trunk_share: The share of the multiplications of a pass that the trunk does, 0 to 1.
         row_bytes: What the frontier of one input takes.
+        exact: Whether outputs were the network's to the last bit, for those that it was tried on.
         parts: Trunk and tail, as graphs.
         lowering: What was done to make them faster.
 
@@ -107,7 +109,8 @@ class Partition:
         self._constants = exported.constants
         self.parts = self._trunk, self._tail = split(exported, names, self.lowering)
         self._kind = kind_of(network, example)
-        self._made: dict[str, tuple[tuple[Any, ...], Weights]] = {}
+        self._made: dict[str, tuple[int, Weights]] = {}
+        self.exact = True
         self.trunk_share = 0.0
         self.row_bytes = 0
 
@@ -144,26 +147,39 @@ class Partition:
         """Whether the graph is made for such inputs, on the device where the network now is."""
         return kind_of(self.network, inputs) == self._kind
 
-    def handed(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """The tensors of some inputs, on the device and as the trunk takes them."""
+    def brought(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """The tensors of some inputs, on the device, and otherwise as they are."""
         if not self.fits(inputs):
             raise InputError("the network was cut for inputs of another kind: make a new partition")
-        moved = self.network.to_device(inputs)
-        return tuple(self._laid_out(t) for _, t in structures.tensors(moved))
+        return tuple(t.to(self.network.device) for _, t in structures.tensors(inputs))
 
-    def _laid_out(self, tensor: Tensor) -> Tensor:
-        if self.lowering.channels_last and tensor.ndim == 4:
-            return tensor.contiguous(memory_format=torch.channels_last)
-        return tensor.contiguous()
+    def laid_out(self, brought: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        """The same in the dtype and layout that the trunk takes."""
+        return tuple(
+            t.contiguous(
+                memory_format=torch.channels_last
+                if self.lowering.channels_last and t.ndim == 4
+                else torch.contiguous_format
+            )
+            for t in self.network.to_device(tuple(brought))
+        )
+
+    def handed(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """The tensors of some inputs, as the trunk takes them."""
+        return self.laid_out(self.brought(inputs))
+
+    def all_values(
+        self, handed: Iterable[Tensor], weights: Iterable[Weights]
+    ) -> list[tuple[Any, ...]]:
+        """From `handed` to the values of one tail for each of the weights; see `output`."""
+        with self._quietly():
+            frontier = self._trunk.run(*handed, *self._current("trunk").values)
+            return [self._tail.run(*frontier, *one.values) for one in weights]
 
     def trunk(self, inputs: Inputs) -> Frontier:
         """What all passes over these inputs have in common."""
-        return Frontier(self.trunk_values(self.handed(inputs)), structures.count_rows(inputs))
-
-    def trunk_values(self, handed: Iterable[Tensor]) -> tuple[Any, ...]:
-        """The same, from `handed` to the values of a frontier."""
-        values: tuple[Any, ...] = self._call(self._trunk, handed, self._current("trunk"))
-        return values
+        values = self._call(self._trunk, self.handed(inputs), self._current("trunk"))
+        return Frontier(values, structures.count_rows(inputs))
 
     def weights(self, parameters: Mapping[str, Tensor] | None = None) -> Weights:
         """Parameters made ready for the tail (default: the network's own)."""
@@ -182,12 +198,7 @@ class Partition:
         """The rest of a pass, with the given parameters (default: the network's own)."""
         if not isinstance(parameters, Weights):
             parameters = self.weights(parameters)
-        return self.output(self.tail_values(frontier.values, parameters), frontier.rows)
-
-    def tail_values(self, frontier: Iterable[Any], weights: Weights) -> tuple[Any, ...]:
-        """The tail as it comes out of the graph; `output` knows what it means."""
-        values: tuple[Any, ...] = self._call(self._tail, frontier, weights)
-        return values
+        return self.output(self._call(self._tail, frontier.values, parameters), frontier.rows)
 
     def output(self, values: tuple[Any, ...], rows: int) -> Output:
         """What the values of a tail mean."""
@@ -206,13 +217,13 @@ class Partition:
         return Output(logits, features, head)
 
     def _current(self, which: str) -> Weights:
-        """The network's own parameters, made ready; again only where something has changed."""
+        """The network's own parameters, made ready; again only where it has taken new ones."""
         part = self._trunk if which == "trunk" else self._tail
-        states = tuple(self._states(part, self.network.parameters))
-        known = self._made.get(which)
-        if known is None or not _same_tensors(known[0], states):
+        taken, known = self.network.refreshed, self._made.get(which)
+        if known is None or known[0] != taken:
             with self._quietly():
-                known = states, Weights(tuple(part.prepare(*states)))
+                states = self._states(part, self.network.parameters)
+                known = taken, Weights(tuple(part.prepare(*states)))
             self._made[which] = known
         return known[1]
 
@@ -225,12 +236,14 @@ class Partition:
             else:
                 yield self._constants[state.name]
 
-    def _call(self, part: Part, handed: Iterable[Any], weights: Weights) -> Any:
+    def _call(self, part: Part, handed: Iterable[Any], weights: Weights) -> tuple[Any, ...]:
         with self._quietly():
-            return part.run(*handed, *weights.values)
+            values: tuple[Any, ...] = part.run(*handed, *weights.values)
+            return values
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
+        """Neither gradients nor autocast nor TF32; costs less once than for every pass."""
         device = self.network.device.type
         with torch.no_grad(), torch.autocast(device, enabled=False), full_precision():
             yield
@@ -253,8 +266,10 @@ class Partition:
                 raise PartitionError(f"the network's graph does not run: {reason}") from error
             for graph, network in pairs:
                 _check_close(graph.logits, network.logits)
+                self.exact &= same_bits(graph.logits, network.logits)
                 if network.features is not None and graph.features is not None:
                     _check_close(graph.features, network.features)
+                    self.exact &= same_bits(graph.features, network.features)
 
     def _measure(self, row: Inputs) -> None:
         with FlopCounterMode(display=False) as trunk:
@@ -267,10 +282,6 @@ class Partition:
 
 
 # ----------------------------------------------------------------------------------- values
-
-
-def _same_tensors(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
-    return all(a is b for a, b in zip(one, two, strict=True))
 
 
 def _fed(

@@ -4,7 +4,6 @@ The record is that of the plain passes (`running.py`), to rounding.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
 
 import torch
@@ -102,8 +101,8 @@ def run_partitioned(
     heads = [made.head, *work.heads] if needs.noisy_features else [made.head]
     network = perturbation.network
     is_logits = network.known_probe.head_is_logits if network.probed else False
-    noisy, drift = work.logits.divided(settings.n_samples)
-    noisy_features, drift_features = work.features.divided(settings.n_samples)
+    noisy, drift = _divided(work.logits.whole, settings.n_samples)
+    noisy_features, drift_features = _divided(work.features.whole, settings.n_samples)
     return Passes(
         base=made.logits,
         noisy=made.logits.new_empty((0, *made.logits.shape)) if noisy is None else noisy,
@@ -125,7 +124,7 @@ def run_partitioned(
         ids=source.digests if isinstance(source, Rows) else None,
         noisy_features=noisy_features,
         drift_features=drift_features,
-        heads=tuple(head for head in heads if head is not None) if is_logits else (),
+        heads=tuple(_moved(h, work.device) for h in heads if h is not None) if is_logits else (),
         extras=made.extras,
     )
 
@@ -215,10 +214,11 @@ class _Work:
         self, base: Forwarded | None, progress: Progress | None, device: torch.device | None
     ) -> None:
         """Empty tables, on the CPU by default."""
-        self._device = device or torch.device("cpu")
+        self.device = device or torch.device("cpu")
         passes = self._perturbation.settings.n_passes - 1
-        self.logits = _Table(passes, self.n, "outputs", device)
-        self.features = _Table(passes, self.n, "features", device)
+        self.logits, self.features = (
+            Gathered(self.n, what, device, passes) for what in ("outputs", "features")
+        )
         self.heads: list[Head | None] = [None] * passes
         self._measures = self._needs.measures if base is None else ()
         self._makes_base = base is None
@@ -290,15 +290,19 @@ class _Work:
                 self._put(i, index, run(moved))
 
     def _do_together(self, index: Tensor, batch: Inputs, together: Round) -> None:
-        """All passes, and then one copy of their outputs to the CPU."""
-        base, *moved = together(batch, tapped=self._needs.noisy_features)
-        outs = [self._partition.output(values, len(index)) for values in moved]
+        """All passes, and then one copy of their outputs to where they are kept."""
+        if self._needs.noisy_features:
+            base, *others = together(batch)
+            for i, values in enumerate(others):
+                self._put(i, index, self._partition.output(values, len(index)))
+        else:
+            base, logits = together.outputs(batch)
+            if logits is not None:
+                if self._positions is not None:
+                    logits = torch.stack([self._kept(one, index) for one in logits])
+                self.logits.put(index, logits)
         if self._makes_base:
             self._put_base(index, batch, self._partition.output(base, len(index)))
-        if not outs:
-            return
-        for i, logits in enumerate(torch.stack([out.logits for out in outs]).to(self._device)):
-            self._put(i, index, replace(outs[i], logits=logits))
 
     def _runner(self, batch: Inputs) -> _Pass:
         """A pass over a batch, as a function of the parameters."""
@@ -311,45 +315,27 @@ class _Work:
         self._base_logits.put(index, self._kept(out.logits, index))
         if out.features is not None:
             self._base_features.put(index, out.features)
-        self._base_head = _on_cpu(out.head)
+        self._base_head = out.head
         for measure in self._measures:
             self._extras[measure.key].put(index, measure(self._network, batch))
 
     def _put(self, i: int, index: Tensor, out: Output) -> None:
-        self.logits.put(i, index, self._kept(out.logits, index))
+        self.logits.put(index, self._kept(out.logits, index), i)
         if self._needs.noisy_features:
-            self.heads[i] = _on_cpu(out.head)
+            self.heads[i] = out.head
             if out.features is not None:
-                self.features.put(i, index, out.features)
+                self.features.put(index, out.features, i)
 
     def _kept(self, logits: Tensor, index: Tensor) -> Tensor:
         return logits if self._positions is None else at_positions(logits, self._positions[index])
 
 
-class _Table:
-    """One row for every pass and input, [passes, N, …], filled in any order."""
-
-    def __init__(self, passes: int, n: int, what: str, device: torch.device | None) -> None:
-        self._passes = [Gathered(n, what, device) for _ in range(passes)]
-        self._whole: Tensor | None = None
-
-    def put(self, i: int, index: Tensor, part: Tensor) -> None:
-        rows = self._passes[i]
-        if self._whole is None:
-            rows.put(index, part)  # of which the shape and dtype are taken
-            assert rows.whole is not None
-            self._whole = rows.whole.new_empty((len(self._passes), *rows.whole.shape))
-            for other, view in zip(self._passes, self._whole, strict=True):
-                other.whole = view
-        rows.put(index, part)
-
-    def divided(self, n_samples: int) -> tuple[Tensor | None, Tensor | None]:
-        """The noisy passes, and the drift pass; None for what there is not."""
-        if self._whole is None:
-            return None, None
-        drift = self._whole[n_samples] if len(self._whole) > n_samples else None
-        return self._whole[:n_samples], drift
+def _divided(whole: Tensor | None, n_samples: int) -> tuple[Tensor | None, Tensor | None]:
+    """The noisy passes, and the drift pass; None for what there is not."""
+    if whole is None:
+        return None, None
+    return whole[:n_samples], whole[n_samples] if len(whole) > n_samples else None
 
 
-def _on_cpu(head: Head | None) -> Head | None:
-    return None if head is None else Head(*(part.detach().cpu() for part in head))
+def _moved(head: Head, device: torch.device) -> Head:
+    return Head(*(part.detach().to(device) for part in head))

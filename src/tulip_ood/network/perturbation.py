@@ -123,6 +123,7 @@ class Perturbation:
     ) -> None:
         self.network = network
         self.scales = {n: s for n, s in scales.items() if network.parameters[n].is_floating_point()}
+        self.names = frozenset(self.scales)
         self.means = means
         self.settings = settings
         self.hold = hold

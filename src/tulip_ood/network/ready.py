@@ -34,7 +34,7 @@ class Lowering:
     Attributes:
         fold: Fold normalisation into convolutions and linear layers.
         channels_last: Lay out images and the weights of convolutions with channels last.
-        fuse: Use cuDNN's convolutions with bias, sum and ReLU in one.
+        fuse: Use convolutions with bias, sum and ReLU in one: cuDNN's, or oneDNN's on a CPU.
         in_place: Let a ReLU or a sum write to what only it reads.
 
     Example:
@@ -213,13 +213,27 @@ def _fold(graph: fx.Graph, norm: _Node, still: set[fx.Node]) -> None:
 
 
 def _conv_relu(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
-    made: Tensor = torch.ops.aten.cudnn_convolution_relu(x, weight, bias, *how)
+    made: Tensor
+    if x.device.type == "cpu":
+        run = torch.ops.mkldnn._convolution_pointwise.default
+        made = run(x, weight, bias, *_for_mkldnn(*how), "relu", [], "")
+    else:
+        made = torch.ops.aten.cudnn_convolution_relu(x, weight, bias, *how)
     return made
 
 
 def _conv_add_relu(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor, *how: Any) -> Tensor:
-    made: Tensor = torch.ops.aten.cudnn_convolution_add_relu(x, weight, z, 1.0, bias, *how)
+    made: Tensor
+    if x.device.type == "cpu":
+        run = torch.ops.mkldnn._convolution_pointwise.binary
+        made = run(x, z, weight, bias, *_for_mkldnn(*how), "add", None, "relu", [], "")
+    else:
+        made = torch.ops.aten.cudnn_convolution_add_relu(x, weight, z, 1.0, bias, *how)
     return made
+
+
+def _for_mkldnn(stride: Any, padding: Any, dilation: Any, groups: int) -> tuple[Any, ...]:
+    return padding, stride, dilation, groups
 
 
 def _fuse(graph: fx.Graph, relu: _Node) -> None:
@@ -251,7 +265,7 @@ def _summed(node: _Node) -> tuple[_Node, _Node] | None:
 def _is_plain_convolution(node: _Node) -> bool:
     if not isinstance(node, fx.Node) or node.target is not torch.ops.aten.conv2d.default:
         return False
-    # cuDNN's fused kernels want a bias, and have nothing for depthwise convolutions.
+    # Fused kernels want a bias, and cuDNN has none for depthwise convolutions.
     has_bias = len(node.args) > 2 and node.args[2] is not None
     return len(node.users) == 1 and has_bias and _geometry(node)[3] == 1
 
