@@ -55,7 +55,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 .PHONY: evidence-parity evidence-networks evidence-scope evidence-feeding
 .PHONY: evidence-examples evidence-figures evidence-figures-passes evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 .PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
-.PHONY: evidence-speed evidence-speed-cpu
+.PHONY: evidence-speed evidence-speed-cpu evidence-peers evidence-feeding-gpu
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
 .PHONY: evidence-cluster evidence-s3
@@ -131,8 +131,17 @@ evidence-adapters: ## Our detectors evaluated by other libraries (PYTHON=… OPE
 
 evidence-speed: ## What TULiP costs in passes of the same network, and what it loses (DATA=…npz CHECKPOINT=…), needs a GPU
 	PYTHONPATH=src $(PYTHON) benchmarks/speed/run.py --rounds 9
+	PYTHONPATH=src $(PYTHON) benchmarks/speed/growth.py
 	PYTHONPATH=src $(PYTHON) benchmarks/speed/run.py --variants --rounds 7
-	PYTHONPATH=src $(PYTHON) benchmarks/speed/run.py --quality "$(CHECKPOINT)" "$(DATA)" --inputs 500
+	PYTHONPATH=src $(PYTHON) benchmarks/speed/run.py --quality "$(CHECKPOINT)" "$(DATA)" --inputs 1000
+
+evidence-peers: ## Time against AUROC beside pytorch-ood and laplace-torch (PYTHON=… DATA=…npz CHECKPOINT=…), needs a GPU
+	PYTHONPATH=src $(PYTHON) benchmarks/speed/peers.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" --batch 256
+	PYTHONPATH=src $(VENV)/bin/python benchmarks/speed/peers.py --draw
+
+evidence-feeding-gpu: ## TULiP beside EBO from JPEG files, on 16 cores and a GPU
+	PYTHONPATH=src $(PYTHON) benchmarks/feeding/run.py --score --workers 0 1 2 4 8 16 --images 8192 \
+		--repeats 2 --precisions half --out benchmarks/feeding/result-cuda.json
 
 evidence-speed-cpu: ## The same on two cores that nobody else uses, and what sharing the trunk brings
 	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) benchmarks/speed/run.py --device cpu --rounds 3

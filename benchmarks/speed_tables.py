@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from statistics import mean
+from typing import Any
 
 from reading import read, table
 
@@ -104,10 +105,148 @@ def speed_partition() -> str:
     return table(["scope", "computed once", "times as fast, by counting", "measured"], rows)
 
 
+def _growth(section: str) -> list[dict[str, Any]]:
+    rows = read("speed/growth-cuda.json")["rows"]
+    return [row for row in rows if row["section"] == section and "error" not in row]
+
+
+def _grown(section: str, head: str, name: Callable[[dict[str, Any]], str]) -> str:
+    rows = [
+        [
+            name(row),
+            *(f"{row['ms'][part]:.1f}" for part in ("eager", "passes", "score")),
+            *(f"{row[part]:.2f}" for part in ("passes_ratio", "score_ratio")),
+        ]
+        for row in _growth(section)
+    ]
+    times = ["eager, ms", "passes, ms", "`score`, ms", "passes", "`score`"]
+    return table([head, *times], rows)
+
+
+def speed_samples() -> str:
+    """With M."""
+    return _grown("samples", "ResNet-50, all parameters", lambda row: f"M {row['samples']}")
+
+
+def speed_parameters() -> str:
+    """With the network."""
+
+    def name(row: dict[str, Any]) -> str:
+        title = row["network"].replace("resnet", "ResNet-")
+        return f"{title}, {row['parameters'] / 1e6:.1f} M parameters"
+
+    return _grown("parameters", "all parameters, M 10", name)
+
+
+def speed_classes() -> str:
+    """With the number of classes."""
+    return _grown("classes", "ResNet-50, last stage, M 10", lambda r: f"{r['classes']:,} classes")
+
+
+def speed_images() -> str:
+    """With the number of images."""
+
+    def name(row: dict[str, Any]) -> str:
+        return f"{row['images']:,} image{'s' if row['images'] > 1 else ''}"
+
+    return _grown("images", "ResNet-50, last stage, M 10", name)
+
+
+def speed_kernels() -> str:
+    """Where the time of a call goes."""
+    found = _growth("kernels")
+    kinds = list(dict.fromkeys(kind for row in found for kind in row["kinds_ms"]))
+    rows = [
+        [kind, *(_share(row["kinds_ms"].get(kind, 0.0), row["score_ms"]) for row in found)]
+        for kind in kinds
+    ]
+    rows.append(["no kernel runs", *(_share(row["idle_ms"], row["score_ms"]) for row in found)])
+    scopes = [f"{row['scope']}, {row['score_ms']:.1f} ms" for row in found]
+    return table(["ResNet-50, 256 images, M 10", *scopes], rows)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part:.2f} ms ({100 * part / whole:.0f} %)"
+
+
+def speed_memory() -> str:
+    """What is allocated at most."""
+    rows = [
+        [
+            SPEED[row["name"]],
+            *(
+                f"{row[part] / 2**30:.2f}"
+                for part in ("peak_single", "copies_bytes", "peak_passes", "peak_limit")
+            ),
+        ]
+        for row in read("speed/result-cuda.json")["rows"]
+    ]
+    return table(["GiB", "one eager pass", "M + 1 half copies", "the passes", "limit"], rows)
+
+
+def speed_compiled() -> str:
+    """`torch.compile` beside cuDNN's fused kernels."""
+    rows = [
+        [
+            row["variant"],
+            f"{row['ms']['pass']:.2f}",
+            f"{row['ratio']:.3f}",
+            f"{row['seconds_to_prepare']:.1f}",
+        ]
+        for row in read("speed/compiled-cuda.json")["rows"]
+    ]
+    return table(["ResNet-50, 256 images", "one pass, ms", "of eager", "made ready in, s"], rows)
+
+
+def speed_feeding() -> str:
+    """From JPEG files."""
+    rows = [
+        [
+            row["detector"].replace("ebo", "EBO").replace("tulip", "TULiP"),
+            f"{row['images_per_second_from_files']:,.0f}",
+            f"{row['ratio_to_ebo_from_files']:.3f}",
+            f"{row['ms_a_batch_in_place']:.1f}",
+        ]
+        for row in read("feeding/result-cuda.json")["scoring"]
+    ]
+    return table(["half precision", "images/s", "of EBO's time", "256 in place, ms"], rows)
+
+
+def speed_decoding() -> str:
+    """Decoding alone."""
+    found: dict[int, dict[str, str]] = {}
+    for row in read("feeding/result-cuda.json")["decoding"]:
+        found.setdefault(row["workers"], {})[row["kind"]] = f"{row['images_per_second']:,.0f}"
+    rows = [
+        [str(workers), kinds.get("threads", kinds.get("none", "–")), kinds.get("processes", "–")]
+        for workers, kinds in found.items()
+    ]
+    return table(["workers", "threads, images/s", "processes, images/s"], rows)
+
+
+def speed_peers() -> str:
+    """Beside other packages."""
+    rows = [
+        [row["method"], f"{row['passes']:.2f}", f"{row['near']:.1f}", f"{row['far']:.1f}"]
+        for row in read("speed/peers.json")["rows"]
+    ]
+    return table(["CIFAR-10 ResNet-18", "eager passes", "near AUROC", "far AUROC"], rows)
+
+
 SPEED_TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "speed-parts": speed_parts,
     "speed-limit": speed_limit,
     "speed-quality": speed_quality,
     "speed-partition": speed_partition,
+    "speed-samples": speed_samples,
+    "speed-parameters": speed_parameters,
+    "speed-classes": speed_classes,
+    "speed-images": speed_images,
+    "speed-kernels": speed_kernels,
+    "speed-memory": speed_memory,
+    "speed-compiled": speed_compiled,
+    "speed-feeding": speed_feeding,
+    "speed-decoding": speed_decoding,
+    "speed-peers": speed_peers,
 }

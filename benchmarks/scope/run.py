@@ -36,6 +36,7 @@ from tulip_ood.detectors.scope_choice import SCOPES
 from tulip_ood.detectors.steadiness import HARDLY_WORSE
 from tulip_ood.detectors.tuning import Candidate, SearchSpace, best_first, candidates, scores_of
 from tulip_ood.network.compute import compute_shares
+from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings
 from tulip_ood.network.rows import Rows, collect_rows
@@ -46,6 +47,7 @@ from tulip_ood.numerics.tasks import make_task
 
 TASK = make_task("classification")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BATCH = 64 if DEVICE.type == "cpu" else 500
 EPSILONS = {"head": (0.05, 0.1), "last-block": (0.01,), "last-stage": (0.01,), "all": (0.005,)}
 TUNED_WITH = 4  # samples, as in `fit`
 
@@ -70,8 +72,8 @@ class Tail(nn.Module):
 
 
 def over(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return torch.cat([function(part.to(DEVICE)).cpu() for part in x.split(64)])
+    with torch.no_grad(), full_precision():
+        return torch.cat([function(part.to(DEVICE)).cpu() for part in x.split(BATCH)])
 
 
 def with_parameters(module: nn.Module, parameters: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:

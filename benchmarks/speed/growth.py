@@ -70,11 +70,17 @@ def by_samples(options: argparse.Namespace) -> Iterator[Work]:
     name = options.networks[1]
     model, shape = make_network(name, options.device)
     x = torch.randn(options.batch, *shape).to(options.device)
-    first = None
-    for samples in (2, 4, 10, 20):
+    network = None
+
+    def one(samples: int) -> dict[str, Any]:
+        nonlocal network
         row = _row(options, name, "all", samples, options.batch)
-        first = make_detector(model, row, options.device, "", first and first.network)
-        yield lambda d=first, row=row: _timed(model, d, row, x, options)
+        detector = make_detector(model, row, options.device, "", network)
+        network = detector.network
+        return _timed(model, detector, row, x, options)
+
+    for samples in (2, 4, 10, 20):
+        yield lambda samples=samples: one(samples)
 
 
 def by_parameters(options: argparse.Namespace) -> Iterator[Work]:
@@ -95,10 +101,16 @@ def by_images(options: argparse.Namespace) -> Iterator[Work]:
     model, shape = make_network(name, options.device)
     counts = IMAGES[:2] if options.small else IMAGES
     row = _row(options, name, "last-stage", 10, counts[-1])
-    detector = make_detector(model, row, options.device, "")
-    for count in counts:
+    made: list[Any] = []
+
+    def one(count: int) -> dict[str, Any]:
+        if not made:
+            made.append(make_detector(model, row, options.device, ""))
         x = torch.randn(count, *shape).to(options.device)
-        yield lambda x=x: _timed(model, detector, row, x, options)
+        return _timed(model, made[0], row, x, options)
+
+    for count in counts:
+        yield lambda count=count: one(count)
 
 
 def kernels(options: argparse.Namespace) -> Iterator[Work]:

@@ -33,6 +33,7 @@ from measuring import machine
 OUT = Path(__file__).with_name("peers.json")
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images"
 DROPOUT = 0.5
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 PASSES = 10
 TULIPS = {
     "TULiP, all parameters, M 10": {"scope": "all", "n_samples": 10},
@@ -139,7 +140,7 @@ def theirs(model: Any, val: Any, std: Any, options: argparse.Namespace) -> dict[
     return {
         "pytorch-ood, EBO": without_gradients(energy.predict),
         "pytorch-ood, ODIN": odin.predict,
-        f"pytorch-ood, MC-Dropout, {PASSES}": without_gradients(dropout.predict),
+        f"pytorch-ood, MC-Dropout, {PASSES} passes": without_gradients(dropout.predict),
         "laplace-torch, last layer": without_gradients(entropy),
     }
 
@@ -224,7 +225,7 @@ def draw(found: dict[str, Any], folder: Path = PICTURE) -> None:
             for number, row in enumerate(found["rows"]):
                 mine = not row["method"].startswith(("pytorch", "laplace"))
                 axes.plot(
-                    row["passes"], row[group], "osD^vPX*h"[number], ms=13, mec="white",
+                    row["passes"], row[group], "osD^vPX<h"[number], ms=13, mec="white",
                     color=COLOURS["blue" if mine else "vermilion"], ls="",
                     label=f"{row['method']}  ({row['passes']:.2g})",
                 )  # fmt: skip
@@ -233,7 +234,10 @@ def draw(found: dict[str, Any], folder: Path = PICTURE) -> None:
             axes.set_title(f"{group} OOD")
             axes.margins(0.12)
             axes.grid(alpha=0.3)
+            low, high = axes.get_xlim()
+            axes.set_xticks([tick for tick in TICKS if low <= tick <= high])
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.xaxis.set_minor_formatter(lambda value, _: "")
         figure.axes[0].set_ylabel("mean AUROC, %")
         figure.legend(
             *figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from tulip_ood.detectors.base import Detector
+from tulip_ood.network.fast import FastPasses
 from tulip_ood.network.inputs import Inputs, finite_rows
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import Perturbation
-from tulip_ood.network.running import Forwarded, Needs, forward, run_passes
+from tulip_ood.network.running import Forwarded, Needs, forward
 
 if TYPE_CHECKING:
     from tulip_ood.network.measures import Measure
@@ -44,6 +45,7 @@ class SharedPasses:
         self, network: Network, detectors: Mapping[str, Detector], batch_size: int
     ) -> None:
         self._network = network
+        self._fast = FastPasses(network, exact=True)
         self._batch_size = batch_size
         self._needs: dict[str, Needs] = {}
         self._perturbations: dict[str, Perturbation] = {}
@@ -85,7 +87,7 @@ class SharedPasses:
         )
 
     def _run(self, name: str, inputs: Inputs, base: Forwarded) -> Passes:
-        return run_passes(
+        return self._fast.run(
             self._perturbations[name],
             inputs,
             batch_size=self._batch_size,

@@ -252,7 +252,8 @@ class FastPasses:
             return False
         if self.exact:
             left = network.known_probe.compute.left
-            return max(left.get(name, 1.0) for name in perturbation.scales) <= _WORTH_SHARING
+            own = max((left.get(name, 1.0) for name in perturbation.scales), default=1.0)
+            return perturbation.settings.n_samples > 0 and own <= _WORTH_SHARING
         # A base pass alone has nothing to share: it is worth it where half precision has kernels.
         return perturbation.settings.n_samples > 0 or network.dtype == torch.float16
 
@@ -272,7 +273,7 @@ class FastPasses:
 
     def _together(self, partition: Partition, perturbation: Perturbation) -> Round | None:
         """All passes with held weights; the last ones are kept."""
-        if not perturbation.hold:
+        if self.exact or not perturbation.hold:
             return None
         moving = perturbation if perturbation.settings.n_samples else None
         with self._lock:
