@@ -91,9 +91,9 @@ evidence-tuning: ## What self-tuning chooses and costs (DATA=…npz CHECKPOINT=�
 	PYTHONPATH=src $(PYTHON) benchmarks/tuning/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
 		--out "benchmarks/tuning/result-$(NAME).json"
 
-evidence-scope: ## AUROC of every scope and every M (DATA=…npz CHECKPOINT=… NAME=cifar10), some minutes
+evidence-scope: ## AUROC of every scope and every M (DATA=…npz CHECKPOINT=… NAME=cifar10), a minute of a GPU
 	PYTHONPATH=src $(PYTHON) benchmarks/scope/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
-		--out "benchmarks/scope/result-$(NAME).json"
+		--inputs 1000 --kind-inputs 300 --test 2000 --ood 1000 --out "benchmarks/scope/result-$(NAME).json"
 
 evidence-feeding: $(VENV)/.dev ## Images per second from JPEG files; with --score on a GPU, see the script
 	$(VENV)/bin/python benchmarks/feeding/run.py

@@ -224,9 +224,11 @@ def draw(found: dict[str, Any], folder: Path = PICTURE) -> None:
         for axes, group in zip(figure.subplots(1, 2), ("near", "far"), strict=True):
             for number, row in enumerate(found["rows"]):
                 mine = not row["method"].startswith(("pytorch", "laplace"))
+                colour = COLOURS["blue" if mine else "vermilion"]
+                hollow = row["method"].endswith("EBO")  # what comes near it stays visible
                 axes.plot(
-                    row["passes"], row[group], "osD^vPX<h"[number], ms=13, mec="white",
-                    color=COLOURS["blue" if mine else "vermilion"], ls="",
+                    row["passes"], row[group], "osD^vPX<h"[number], ms=13, ls="", mew=2,
+                    mfc="none" if hollow else colour, mec=colour if hollow else "white",
                     label=f"{row['method']}  ({row['passes']:.2g})",
                 )  # fmt: skip
             axes.set_xscale("log")
