@@ -244,10 +244,21 @@ def _fuse(graph: fx.Graph, relu: _Node) -> None:
     layer, *added = (source,) if summed is None else summed
     function: Any = _conv_add_relu if added else _conv_relu
     with graph.inserting_before(relu):
-        new = graph.call_function(function, (*layer.args[:3], *added, *_geometry(layer)))
+        kernel = *layer.args[:2], _joined_bias(graph, layer, *added)
+        new = graph.call_function(function, (*kernel, *added, *_geometry(layer)))
     new.meta = dict(relu.meta)
     relu.replace_all_uses_with(new)
     graph.erase_node(relu)
+
+
+def _joined_bias(graph: fx.Graph, layer: _Node, *added: _Node) -> _Node:
+    """That of a convolution, and of one that is added to it: by itself it costs a kernel."""
+    bias = layer.args[2]
+    for other in added:
+        if _is_plain_convolution(other):
+            bias = graph.call_function(torch.add, (bias, other.args[2]))
+            other.args = (*other.args[:2], None, *other.args[3:])
+    return bias
 
 
 def _summed(node: _Node) -> tuple[_Node, _Node] | None:
