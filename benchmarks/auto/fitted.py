@@ -3,7 +3,8 @@
     python benchmarks/auto/fitted.py FILE… (what study.py wrote)
 
 Writes result-fitted.json: for every file passes and seconds of fitting, the differences to entropy
-of both (as in judge.py), and Spearman's ρ between them on every set.
+of both (as in judge.py), and Spearman's ρ between them on every set
+(where scores were stored, that is without --fitted-only).
 """
 
 import json
@@ -16,9 +17,8 @@ from scipy.stats import spearmanr
 
 
 def compared(one: Studied) -> dict[str, Any]:
-    fitted, rule = one.method("auto"), by_rule(one, chosen, one.weights())
-    about = one.header["about"]
-    return {
+    fitted, about = one.method("auto"), one.header["about"]
+    found = {
         "accuracy": one.header["accuracy"],
         "test images": len(fitted["test"]),
         "errors": int((~one.right["test"]).sum()),
@@ -26,9 +26,13 @@ def compared(one: Studied) -> dict[str, Any]:
         "seconds": {name: round(about[name]["seconds"], 1) for name in about},
         "report": about["auto"]["report"],
         "fitted": [round(value, 2) for value in differences(one, fitted)],
-        "from stored scores": [round(value, 2) for value in differences(one, rule)],
-        "rho": {s: round(float(spearmanr(rule[s], fitted[s]).statistic), 4) for s in rule},
     }
+    if one.header["columns"]:
+        rule = by_rule(one, chosen, one.weights())
+        found["from stored scores"] = [round(value, 2) for value in differences(one, rule)]
+        rho = {s: float(spearmanr(rule[s], fitted[s]).statistic) for s in rule}
+        found["rho"] = {s: round(value, 4) for s, value in rho.items()}
+    return found
 
 
 def main() -> None:

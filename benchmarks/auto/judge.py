@@ -47,7 +47,9 @@ class Studied:
     def of(file: Path) -> "Studied":
         with np.load(file) as found:
             right = {k.removeprefix("right "): found[k] for k in found.files if k[:6] == "right "}
-            table = found["table"].astype(np.float32)
+            table = (
+                found["table"].astype(np.float32) if "table" in found.files else np.empty((0, 0))
+            )
             header = json.loads(str(found["header"]))
             return Studied(file.stem, header, table, found["methods"], right)
 
