@@ -25,7 +25,10 @@ def compared(one: Studied) -> dict[str, Any]:
         "passes": {name: about[name]["passes"] for name in about},
         "seconds": {name: round(about[name]["seconds"], 1) for name in about},
         "report": about["auto"]["report"],
-        "fitted": [round(value, 2) for value in differences(one, fitted)],
+        "fitted": {
+            name: [round(value, 2) for value in differences(one, one.method(name))]
+            for name in one.header["methods"]
+        },
     }
     if one.header["columns"]:
         rule = by_rule(one, chosen, one.weights())
