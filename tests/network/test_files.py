@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tulip_ood.errors import InputError
+from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.network.files import appear, save_tensors
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings
@@ -60,3 +60,8 @@ def test_what_fails_leaves_nothing_and_harms_nothing(tmp_path: Path) -> None:
         appear(target, half)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match=r"there is no file .*absent\.safetensors"):
+        Passes.load(tmp_path / "absent.safetensors")

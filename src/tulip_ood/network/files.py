@@ -38,6 +38,8 @@ model: KeyError 'scores'
         yield
     except TulipError:
         raise  # it says what is wrong, which may be the model
+    except FileNotFoundError as error:
+        raise FileFormatError(f"there is no file {path}") from error
     except Exception as error:  # nobody can foresee what a stranger's bytes make of libraries
         words = " ".join(str(error).split())[:300]
         raise FileFormatError(
