@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import tulip_ood
-from tulip_ood.errors import InputError
+from tulip_ood.errors import InputError, ModelError
 
 pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 N = 60
@@ -102,3 +102,29 @@ def test_a_mapping_is_one_batch_of_ood_inputs(reader: Any) -> None:
         model, id_val=data, id_test=data, ood={"other": tokens(1)}, methods=["ent"], resamples=20
     )
     assert found.val.n_ood == {"other": N}
+
+
+@pytest.mark.parametrize("method", ["msp", "knn", "tulip", "auto"])
+def test_fitting_on_inputs_of_another_width(vectors: Any, method: str) -> None:
+    """Before the first fit and after it; what was fitted before stays."""
+    x, y = vectors.val
+    wide = [(torch.cat([x, x], dim=1), y)]
+    detector = tulip_ood.detectors.make(method, vectors.model)
+    with pytest.raises(ModelError, match=r"cannot run on inputs of shape \[N, 4\]: mat1"):
+        detector.fit(wide)
+    fitted = tulip_ood.detectors.make(method, vectors.model).fit(vectors.loader())
+    before = fitted.score(x[:4])
+    with pytest.raises(ModelError, match=r"cannot run on inputs of shape \[N, 4\]: mat1"):
+        fitted.fit(wide)
+    assert torch.equal(fitted.score(x[:4]), before)
+
+
+def test_errors_of_the_callers_own_pass_through(vectors: Any) -> None:
+    class StoppedError(RuntimeError):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        tulip_ood.detectors.MSP(vectors.model).fit(vectors.loader(), progress=stop)

@@ -30,6 +30,7 @@ from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
+from tulip_ood.network.refusing import in_our_words
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs
 from tulip_ood.numerics.random import check_seed
@@ -228,22 +229,29 @@ class Detector(Answering, Storing):
             else:
                 held = None
                 rows = self.engine.collect(data, needs, seed=self.seed, memory=self.fit_memory)
-            count = PassCount(progress)
-            count.expect(len(rows) * needs.passes)
-            self._prepare(rows, tune, count)
-            needs = self._fit_needs(tune)
-            count.expect(len(rows) * needs.passes)
-            made = None if held is None else held.serving(needs)
-            if made is None:
-                made = self.engine.passes_of(rows, needs, seed=self.seed, progress=count.add)
-            passes = made
-            if self.network.precision == "auto":
-                passes = self._settle_precision(passes, rows, needs)
+            with in_our_words(rows.inputs[0]):
+                passes = self._fit_passes(rows, held, tune, progress)
         outside = self._outside(tune, rows)
         state = None
         if train is not None and self.learns_from_data:
             state = self._learn_stream(train)
         self._finish(passes, rows, state, outside)
+
+    def _fit_passes(
+        self, rows: Rows, held: Held | None, tune: Any, progress: Progress | None
+    ) -> Passes:
+        """Choose what has to be known before, and make the passes to learn from."""
+        count = PassCount(progress)
+        count.expect(len(rows) * self._fit_needs(tune).passes)
+        self._prepare(rows, tune, count)
+        needs = self._fit_needs(tune)
+        count.expect(len(rows) * needs.passes)
+        passes = None if held is None else held.serving(needs)
+        if passes is None:
+            passes = self.engine.passes_of(rows, needs, seed=self.seed, progress=count.add)
+        if self.network.precision == "auto":
+            passes = self._settle_precision(passes, rows, needs)
+        return passes
 
     def _settle_precision(self, passes: Passes, rows: Rows, needs: Needs) -> Passes:
         """Passes in half precision, where they do what those in float32 do."""

@@ -21,6 +21,7 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
+from tulip_ood.network.refusing import in_our_words
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, dense_labels, dense_positions
 
@@ -194,7 +195,9 @@ class Engine:
         """Hold labelled validation inputs, and look at the network with the first of them."""
 
         def bytes_of_logits(inputs: Inputs) -> int:
-            return 4 * self.network.probe(inputs).outputs_per_input * needs.settings.n_passes
+            with in_our_words(inputs):
+                outputs = self.network.probe(inputs).outputs_per_input
+            return 4 * outputs * needs.settings.n_passes
 
         rows = collect_rows(data, seed=seed, memory=memory, row_cost=bytes_of_logits)
         self.look_at(rows)
@@ -202,7 +205,8 @@ class Engine:
 
     def look_at(self, rows: Rows) -> None:
         """See what inputs look like, and what the network makes of the first of them."""
-        self.network.probe(rows.first(4))
+        with in_our_words(rows.inputs[0]):
+            self.network.probe(rows.first(4))
         self.inputs = describe_inputs(rows.first(16))
         if self.network.task.name == "dense" and rows.labels is not None:
             self._check_positions(rows, rows.labels.shape[1:])

@@ -98,7 +98,7 @@ def at_positions(dense: Tensor, where: Tensor) -> Tensor:
     return flat.gather(1, index.unsqueeze(-1).expand(-1, -1, flat.shape[-1]))
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether fewer inputs at a time may help; the CPU's allocator raises a plain error.
 
     Example:
