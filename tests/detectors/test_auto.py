@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import tulip_ood
 from tulip_ood import Auto, Tulip
 from tulip_ood.detectors.evidence import weigh, weight_of
 from tulip_ood.errors import InputError
+from tulip_ood.network.mirrored import Mirrored
 
 
 def network(last: nn.Module | None = None) -> nn.Sequential:
@@ -86,8 +88,11 @@ def test_features_that_may_be_negative_are_not_shaped(data: tuple[Tensor, Tensor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         detector = Auto(network(nn.Tanh())).fit([data])
-    assert detector._part_names == ("tulip", "knn", "ratio")
-    assert any(f.code == "without-tulip+scale" for f in detector.report().findings)
+    assert detector._part_names == ("tulip", "tulip+scale", "knn", "ratio")
+    shaped = detector.parts[1]
+    assert isinstance(shaped, Tulip)
+    assert shaped._setting.shaping is None
+    assert any(f.code == "unshaped" for f in detector.report().findings)
 
 
 def test_without_features_there_is_still_the_ratio(
@@ -114,6 +119,76 @@ def test_without_features_there_is_still_the_ratio(
     detector.save(tmp_path / "auto.tulip")
     again = tulip_ood.load(tmp_path / "auto.tulip", model)
     assert torch.equal(again.score(x), detector.score(x))
+
+
+class Sides(nn.Module):
+    """Looks at the left and the right half; the answer may hang on which is which."""
+
+    def __init__(self, *, symmetric: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features, self.head = nn.Linear(6, 32), nn.Linear(32, 3)
+        self.symmetric = symmetric
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = (half.mean(dim=(2, 3)) for half in x.chunk(2, dim=-1))
+        if self.symmetric:
+            # Nearly: a network never answers mirror images with the same logits.
+            left, right = left + 1.1 * right, 1.1 * left + right
+        return self.head(self.features(torch.cat([left, right], dim=1)).relu())
+
+
+def images(model: nn.Module) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    x = torch.randn(300, 3, 8, 8)
+    return x, (3 * model(4 * x) + torch.randn(300, 3) / 2).argmax(1).detach()
+
+
+def test_mirror_images_are_looked_at_where_they_are_answered_alike(tmp_path: Path) -> None:
+    model = Sides(symmetric=True)
+    x, y = images(model)
+    detector = Auto(model).fit([(x, y)])
+    assert detector._mirrors
+    assert detector._needs_to_score().passes == 13
+    detector.save(tmp_path / "auto.tulip")
+    again = tulip_ood.load(tmp_path / "auto.tulip", model)
+    assert torch.equal(again.score(x), detector.score(x))
+    assert "mirror images" in str(detector.report())
+    batches = torch.cat([detector.score(part) for part in x.split(7)])
+    torch.testing.assert_close(batches, detector.score(x))
+
+
+def test_both_images_count_half() -> None:
+    model = Sides(symmetric=True)
+    x, y = images(model)
+    detector = Auto(model).fit([(x, y)])
+    needs, engine = detector._needs(), detector.engine
+    own, other = (
+        engine.passes_of(engine.collect([(x, y)], needs, seed=0, memory=1 << 30), needs, seed=0)
+        for x in (x, x.flip(-1))
+    )
+    for name, part, state in zip(
+        detector._part_names, detector.parts, detector.fitted.parts, strict=True
+    ):
+        mirrored = Mirrored().passes_of(own)
+        expected = part._score(state, own)
+        if name == "tulip":
+            expected = (expected + detector.task.base_uncertainty(mirrored.base)) / 2
+        if name == "knn":
+            expected = (expected + part._score(state, mirrored)) / 2
+        torch.testing.assert_close(detector._says(part, state, own), expected)
+    # Rows are sorted by content: the same images, in another order.
+    one, two = (p.base.sort(dim=0).values for p in (Mirrored().passes_of(own), other))
+    torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("settings", [{}, {"mirror": False}, {"strength": 0.0}])
+def test_mirror_images_are_left_alone(settings: dict[str, Any]) -> None:
+    """Where they are answered otherwise, or where nobody wants them."""
+    model = Sides(symmetric=bool(settings))
+    detector = Auto(model, **settings).fit([images(model)])
+    assert not detector._mirrors
+    assert detector._needs().passes == 12
 
 
 def test_what_no_kind_can_judge_stays_silent(data: tuple[Tensor, Tensor]) -> None:

@@ -1,11 +1,13 @@
 """One detector that needs no tuning and no OOD data: the recipe `auto-1`.
 
 TULiP with the balanced λ and its calibrated strength J* orders the inputs, as it orders the
-network's own errors best. Three more opinions come from the same passes: TULiP's GEN over shaped
-features (G), neighbours (K), and the ratio of noise to drift (R). Each counts as far as it finds
-pseudo-OOD (its weight w), and G and R only where they speak clearly against an input:
+network's own errors best; where the network answers mirror images alike, the entropy of the mirror
+image is averaged with it (T). Three more opinions come from the same passes: TULiP's GEN over
+shaped features (G), neighbours (K, of the mirror image too), and the ratio of noise to drift (R).
+Each counts as far as it finds pseudo-OOD (its weight w), and G and R only where they speak clearly
+against an input:
 
-    U = z(TULiP) + strength · (½ w_K z(K) + max(0, w_G z(G) + w_K z(K) − 1) + w_R max(0, z(R) − 1))
+    U = z(T) + strength · (½ w_K z(K) + max(0, w_G z(G) + w_K z(K) − 1) + w_R max(0, z(R) − 1))
 
 with every score centred and scaled on held-out validation data (z).
 """
@@ -27,6 +29,7 @@ from tulip_ood.detectors.recipes import recipe_named
 from tulip_ood.detectors.shaping import make_shaping
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError, ModelError
+from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows
@@ -42,6 +45,8 @@ PARTS = (ORDER, SHAPED, NEIGHBOURS, RATIO)
 SHAPING, SHAPED_BALANCE, SHAPED_J = "scale:85", 0.5, 2.0
 CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median
 LOOKED_AT = 128  # validation inputs, to see whether features can be shaped
+MAY_LOSE = 0.03  # of the accuracy on validation images, where they are mirrored
+MIRRORED = Mirrored()
 
 
 class Auto(Sum):
@@ -52,6 +57,8 @@ class Auto(Sum):
         strength: How much the other opinions count beside TULiP's own score; 0 is TULiP.
         n_samples: M, the number of noisy passes.
         scope: Which parameters are perturbed, as in `Tulip`.
+        mirror: Look at the mirror image, too (one more pass), where inputs are images and the
+            network is as good on mirrored validation images.
         parts: Which of the four scores take part; "tulip" always does. Where a network's
             penultimate features cannot be found, or the task is not classification, some are left
             out, and the report says so.
@@ -80,6 +87,7 @@ class Auto(Sum):
         strength: float = 1.0,
         n_samples: int = 10,
         scope: Scope = "all",
+        mirror: bool = True,
         parts: Sequence[str] = PARTS,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         **common: Any,
@@ -100,8 +108,9 @@ class Auto(Sum):
             given[name].setdefault("scope", scope)
         super().__init__(model, parts=parts, settings=given, **common)
         self.name = type(self).name  # type: ignore[misc]
-        self.strength, self.n_samples = strength, n_samples
+        self.strength, self.n_samples, self.mirror = strength, n_samples, mirror
         self._weights: Weights = {}
+        self._mirrors = False  # whether mirror images are looked at
 
     def _make_part(self, name: str, **settings: Any) -> Detector:
         if name == RATIO:
@@ -136,15 +145,38 @@ class Auto(Sum):
                 if name == SHAPED:
                     part._setting = replace(part._setting, balance=SHAPED_BALANCE)
         self._check_shaping(rows)
+        self._check_mirror(rows, count)
         others = {n: p for n, p in zip(self._part_names, self.parts, strict=True) if n != ORDER}
         self._weights = {}
         if others and self.strength:
             self._weights, self._facts["evidence"] = weigh(
-                self.engine, rows, self._needs(), others, seed=self.seed, count=count
+                self.engine,
+                rows,
+                self._needs(),
+                others,
+                seed=self.seed,
+                count=count,
+                says=self._says,
             )
 
+    def _check_mirror(self, rows: Rows, count: PassCount) -> None:
+        """See whether the network is as good on mirrored validation images."""
+        self._mirrors = False
+        is_classifier = isinstance(self.task, Classification)
+        if not (self.mirror and self.strength and is_classifier and MIRRORED.fits(rows.inputs[0])):
+            return
+        needs = Needs(self._settings().with_(n_samples=0), measures=(MIRRORED,))
+        made = self.engine.passes_of(rows, needs, seed=self.seed, progress=count.add).only_finite()
+        assert made.labels is not None
+        own, mirrored = (
+            float(self.task.correct(logits, made.labels).mean())
+            for logits in (made.base, MIRRORED.passes_of(made).base)
+        )
+        self._mirrors = mirrored >= own - MAY_LOSE
+        self._facts["mirrored"] = {"accuracy": own, "mirrored": mirrored, "used": self._mirrors}
+
     def _check_shaping(self, rows: Rows) -> None:
-        """Leave shaping out where it is not for these features."""
+        """Features that cannot be shaped stay as they are."""
         if SHAPED not in self._part_names:
             return
         few = rows.take(range(min(LOOKED_AT, len(rows))))
@@ -156,7 +188,8 @@ class Auto(Sum):
         try:
             make_shaping(shaped.shaping).learned(features)
         except ModelError as error:
-            self._leave_out(SHAPED, str(error))
+            shaped.shaping, shaped._setting = None, replace(shaped._setting, shaping=None)
+            self._find("unshaped", f"{SHAPED} takes features as they are: {error}")
 
     def _leave_out(self, name: str, reason: str) -> None:
         if name not in self._part_names:
@@ -191,10 +224,31 @@ class Auto(Sum):
         weights = self._weights if self.strength else {}
         return tuple(n for n in self._part_names if n == ORDER or weights.get(n))
 
+    def _needs(self) -> Needs:
+        return self._with_mirror(super()._needs())
+
     def _needs_to_score(self) -> Needs:
         """What the parts that count need: one pass, if none of them needs more."""
         named = zip(self._part_names, self.parts, strict=True)
-        return union([part._needs_to_score() for name, part in named if name in self._heard])
+        heard = [part._needs_to_score() for name, part in named if name in self._heard]
+        return self._with_mirror(union(heard))
+
+    def _with_mirror(self, needs: Needs) -> Needs:
+        if not self._mirrors:
+            return needs
+        return replace(needs, measures=(*needs.measures, MIRRORED))
+
+    def _says(self, part: Detector, state: Any, passes: Passes) -> Tensor:
+        """TULiP and neighbours speak of both images, the others of the image itself."""
+        said = super()._says(part, state, passes)
+        if not self._mirrors:
+            return said
+        name = self._part_names[self.parts.index(part)]
+        if name == ORDER:
+            return (said + self.task.base_uncertainty(MIRRORED.passes_of(passes).base)) / 2
+        if name == NEIGHBOURS:
+            return (said + super()._says(part, state, MIRRORED.passes_of(passes))) / 2
+        return said
 
     def _score(self, state: SumState, passes: Passes) -> Tensor:
         said = {
@@ -223,7 +277,8 @@ class Auto(Sum):
         return [
             f"{self.recipe}: TULiP's score, and {self.strength:g} × what "
             f"{', '.join(heard) or 'nothing'} say beside it",
-            f"ε = {order._setting.epsilon:g}, J = {order._state.j_score:.3g}",
+            f"ε = {order._setting.epsilon:g}, J = {order._state.j_score:.3g}"
+            + (", mirror images looked at as well" if self._mirrors else ""),
         ]
 
     # ---------------------------------------------------------------------- save
@@ -231,14 +286,16 @@ class Auto(Sum):
     def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The parts' names and their arguments, and the strength."""
         config, tensors = super().configuration()
-        return {**config, "strength": self.strength, "n_samples": self.n_samples}, tensors
+        own = {"strength": self.strength, "n_samples": self.n_samples, "mirror": self.mirror}
+        return {**config, **own}, tensors
 
     def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Every part's state, and what each is worth."""
+        """Every part's state, what each is worth, and whether mirror images are looked at."""
         values, tensors = super().fitted_state()
-        return {**values, "weights": dict(self._weights)}, tensors
+        return {**values, "weights": dict(self._weights), "mirrors": self._mirrors}, tensors
 
     def restore_state(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Take what `fitted_state` gave."""
         super().restore_state(values, tensors)
         self._weights = {str(k): float(v) for k, v in values["weights"].items()}
+        self._mirrors = bool(values["mirrors"])

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -148,13 +149,12 @@ class Sum(Detector):
         """Learn what is not learned yet, and the scale of every part's held-out scores."""
         learned, centres, spreads = [], [], []
         for part, state in zip(self.parts, states, strict=True):
+            says = partial(self._says, part)
             if state is None:
-                state, calibration = learn_and_calibrate(
-                    passes, self.task, part._learn, part._score
-                )
+                state, calibration = learn_and_calibrate(passes, self.task, part._learn, says)
                 scores = calibration.scores
             else:
-                scores = part._score(state, passes)
+                scores = says(state, passes)
             low, middle, high = torch.quantile(
                 scores.to(torch.float64), torch.tensor([0.16, 0.5, 0.84], dtype=torch.float64)
             ).tolist()
@@ -170,9 +170,13 @@ class Sum(Detector):
             total = total + column
         return total
 
+    def _says(self, part: Detector, state: Any, passes: Passes) -> Tensor:
+        """What one part says, on its own scale."""
+        return part._score(state, passes)
+
     def _column(self, i: int, state: SumState, passes: Passes) -> Tensor:
         """What one part says, on the scale of the validation data."""
-        said = self.parts[i]._score(state.parts[i], passes)
+        said = self._says(self.parts[i], state.parts[i], passes)
         return (said - state.centres[i]) / state.spreads[i]
 
     # --------------------------------------------------------------------- save

@@ -41,6 +41,7 @@ def weigh(
     *,
     seed: int,
     count: PassCount | None = None,
+    says: Callable[[Detector, Any, Passes], Tensor] | None = None,
 ) -> tuple[Weights, dict[str, Any]]:
     """How much each score should count, and the mean AUROCs that say so.
 
@@ -55,6 +56,7 @@ def weigh(
         scores: Detectors that are ready to learn, by name.
         seed: Decides what is random in the kinds.
         count: Told of the passes that are made.
+        says: What a detector says of passes, given what it has learned; its score by default.
 
     Returns:
         The weights, all 0 where no kind is left to judge by; and for the report the AUROCs.
@@ -98,5 +100,6 @@ def weigh(
     said: dict[str, Any] = {"kinds": sorted(kinds)}
     said["entropy"] = found(lambda passes: task.base_uncertainty(passes.base))
     for name, detector in scores.items():
-        said[name] = found(partial(detector._score, detector._learn(learned)))
+        own = partial(says, detector) if says is not None else detector._score
+        said[name] = found(partial(own, detector._learn(learned)))
     return {name: weight_of(said[name], said["entropy"]) for name in scores}, said

@@ -16,6 +16,8 @@ from tulip_ood.network.features import Head
 from tulip_ood.network.gathering import Gathered, at_positions, batches_of, is_out_of_memory
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.keys import content_key
+from tulip_ood.network.measures import Measure
+from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Output
 from tulip_ood.network.partition import Partition, Weights
 from tulip_ood.network.passes import Passes
@@ -317,7 +319,12 @@ class _Work:
             self._base_features.put(index, out.features)
         self._base_head = out.head
         for measure in self._measures:
-            self._extras[measure.key].put(index, measure(self._network, batch))
+            self._extras[measure.key].put(index, self._measured(measure, batch))
+
+    def _measured(self, measure: Measure, batch: Inputs) -> Tensor:
+        if isinstance(measure, Mirrored):  # a pass like any other, and as fast
+            return measure.of(self._runner(measure.change(batch))(None))
+        return measure(self._network, batch)
 
     def _put(self, i: int, index: Tensor, out: Output) -> None:
         self.logits.put(index, self._kept(out.logits, index), i)
