@@ -66,9 +66,11 @@ def material(kind: str, folder: Path) -> tuple[Tensor, Tensor]:
 
 
 def augmented(x: Tensor, kind: str) -> Tensor:
-    """Shifted by up to an eighth; mirrored and turned where that keeps the label."""
+    """Shifted by up to an eighth; mirrored, and turned where that keeps the label."""
     if kind == "digits":
         return x
+    if kind == "signs":
+        return seen_again(x)
     side, pad = x.shape[-1], x.shape[-1] // 8
     wide = F.pad(x, [pad] * 4)
     at = torch.randint(0, 2 * pad + 1, (len(x), 2), device=x.device)
@@ -78,14 +80,23 @@ def augmented(x: Tensor, kind: str) -> Tensor:
     index = torch.arange(len(x), device=x.device)[:, None, None, None]
     channel = torch.arange(x.shape[1], device=x.device)[None, :, None, None]
     x = wide[index, channel, rows, columns]
-    if kind == "signs":
-        return x
     mirrored = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
     x = torch.where(mirrored, x.flip(-1), x)
     if kind == "leaves":
         turned = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
         x = torch.where(turned, x.transpose(-1, -2).flip(-1), x)
     return x
+
+
+def seen_again(x: Tensor) -> Tensor:
+    """From elsewhere in another light, never mirrored: a mirrored sign is another sign."""
+    turn, zoom, right, down, light = (2 * torch.rand(5, len(x), device=x.device) - 1).unbind()
+    turn, zoom = 0.2 * turn, 1 + 0.15 * zoom  # radians, and times
+    cos, sin = zoom * turn.cos(), zoom * turn.sin()
+    view = torch.stack([cos, -sin, 0.2 * right, sin, cos, 0.2 * down], 1).view(-1, 2, 3)
+    grid = F.affine_grid(view, list(x.shape), align_corners=False)
+    x = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    return (x * (1.2 * light).exp().view(-1, 1, 1, 1)).clamp(0, 1)
 
 
 def train(kind: str, folder: Path, seed: int, epochs: int, device: str) -> nn.Module:
