@@ -1,6 +1,6 @@
-"""Networks for the tasks beyond CIFAR's ResNet-18: a ViT, one for digits, one for leaves.
+"""Networks for the tasks beyond CIFAR's ResNet-18: a ViT, for digits, leaves and traffic signs.
 
-    python benchmarks/auto/networks.py vit|digits|leaves --data FOLDER --seed 0 --out FILE
+    python benchmarks/auto/networks.py vit|digits|leaves|signs --data FOLDER --seed 0 --out FILE
 
 Trains one on a GPU in about a minute and writes its weights (float32, safetensors).
 """
@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from tasks import grey, unpack
+from tasks import divided, grey, unpack
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tulip_ood.models.resnet import ResNet18Small
 from tulip_ood.numerics.random import permutation
 
-LEAF_CLASSES, LEAVES_FOR_TRAINING = 29, 0.8
+CLASSES = {"leaves": 29, "signs": 35}  # of the tasks that are packs
+PARTS = (0.8, 0.88)  # of a pack's images: where validation and test begin
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
@@ -31,9 +32,9 @@ def make(kind: str) -> nn.Module:
             image_size=32, patch_size=4, num_layers=6, num_heads=4, hidden_dim=256, mlp_dim=768,
             num_classes=10,
         )  # fmt: skip
-    if kind == "leaves":
-        network = ResNet18Small(LEAF_CLASSES)
-        network.conv1.stride = (2, 2)  # 64 pixels instead of 32
+    if kind in CLASSES:
+        network = ResNet18Small(CLASSES[kind])
+        network.conv1.stride = (2, 2)  # 64 or 48 pixels instead of 32
         return network
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -55,11 +56,10 @@ def material(kind: str, folder: Path) -> tuple[Tensor, Tensor]:
             x, y = grey(found["x"]), torch.from_numpy(found["y"].astype(np.int64))
         own = permutation(len(x), seed=0, name="parts")[:7000]
         return x[own], y[own]
-    if kind == "leaves":
-        images, y = unpack(folder / "leaves.npz")
-        order = permutation(len(images), seed=0, name="parts")
-        own = order[: int(LEAVES_FOR_TRAINING * len(images))]
-        return torch.from_numpy(images).permute(0, 3, 1, 2)[own].float() / 255, y[own]
+    if kind in CLASSES:
+        images, y = unpack(folder / f"{kind}.npz")
+        own, _, _ = divided(folder / f"{kind}.npz", PARTS)
+        return torch.from_numpy(images[own]).permute(0, 3, 1, 2).float() / 255, y[own]
     with np.load(folder / "root" / "train-cifar10.npz") as found:
         x = torch.from_numpy(found["x"]).permute(0, 3, 1, 2).float() / 255
         return x, torch.from_numpy(found["y"].astype(np.int64))
@@ -69,6 +69,8 @@ def augmented(x: Tensor, kind: str) -> Tensor:
     """Shifted by up to an eighth; mirrored, and turned where that keeps the label."""
     if kind == "digits":
         return x
+    if kind == "signs":
+        return seen_again(x)
     side, pad = x.shape[-1], x.shape[-1] // 8
     wide = F.pad(x, [pad] * 4)
     at = torch.randint(0, 2 * pad + 1, (len(x), 2), device=x.device)
@@ -84,6 +86,17 @@ def augmented(x: Tensor, kind: str) -> Tensor:
         turned = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
         x = torch.where(turned, x.transpose(-1, -2).flip(-1), x)
     return x
+
+
+def seen_again(x: Tensor) -> Tensor:
+    """From elsewhere in another light, never mirrored: a mirrored sign is another sign."""
+    turn, zoom, right, down, light = (2 * torch.rand(5, len(x), device=x.device) - 1).unbind()
+    turn, zoom = 0.2 * turn, 1 + 0.15 * zoom  # radians, and times
+    cos, sin = zoom * turn.cos(), zoom * turn.sin()
+    view = torch.stack([cos, -sin, 0.2 * right, sin, cos, 0.2 * down], 1).view(-1, 2, 3)
+    grid = F.affine_grid(view, list(x.shape), align_corners=False)
+    x = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    return (x * (1.2 * light).exp().view(-1, 1, 1, 1)).clamp(0, 1)
 
 
 def train(kind: str, folder: Path, seed: int, epochs: int, device: str) -> nn.Module:
@@ -128,7 +141,7 @@ def train(kind: str, folder: Path, seed: int, epochs: int, device: str) -> nn.Mo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=["vit", "digits", "leaves"])
+    parser.add_argument("kind", choices=["vit", "digits", *CLASSES])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, required=True)

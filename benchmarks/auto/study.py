@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from networks import PARTS, normalised
 from networks import make as make_network
-from networks import normalised
 from safetensors.torch import load_file
 from tasks import Task, digits, openood, packed
 from torch import Tensor, nn
@@ -63,8 +63,11 @@ def task_of(name: str, folder: Path, network: str, limit: int) -> Task:
         sets = {"other-crops": limit, "textures": limit, "flowers": 600, "xrays": 400}
         sets["photographs"] = limit
         model = trained("leaves", network)
-        return packed("leaves", model, folder, "leaves", sets, ("other-crops",), (0.8, 0.88),
-                      normalised)  # fmt: skip
+        return packed(name, model, folder, name, sets, ("other-crops",), PARTS, normalised)
+    if name == "signs":
+        near = ("other-signs", "belgian-signs")
+        sets = dict.fromkeys((*near, "food", "blood", "cartoons", "aerial"), limit)
+        return packed(name, trained(name, network), folder, name, sets, near, PARTS, normalised)
     size = {"lite0": 224, "lite1": 240, "lite2": 260}[name]
 
     def prepare(x: Tensor) -> Tensor:

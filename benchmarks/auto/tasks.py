@@ -1,7 +1,8 @@
 """The tasks that rules for `Auto` are judged on: a network, ID images, OOD sets, shifted images.
 
 Images come from a folder that is not in the repository (docs/research.md says where each is from):
-`root/` is an OpenOOD-like root as npz, `NAME.npz` are packs of JPEG files (`bytes`, `off`, `y`).
+`root/` is an OpenOOD-like root as npz, `NAME.npz` are packs of JPEG files (`bytes`, `off`, `y`, and
+`part` where the images come with a division of their own).
 """
 
 import io
@@ -85,9 +86,7 @@ def packed(
 ) -> Task:
     """Packs of JPEG files: `parts` are where validation and test images begin among the ID ones."""
     images, labels = unpack(folder / f"{own}.npz")
-    order = permutation(len(images), seed=0, name="parts").tolist()
-    at = [int(share * len(images)) for share in parts]
-    val, test = order[at[0] : at[1]], order[at[1] :]
+    _, val, test = divided(folder / f"{own}.npz", parts)
     shifted, kept = corrupted(images[test], labels[test])
     outside = {one: unpack(folder / f"{one}.npz")[0][:count] for one, count in sets.items()}
     return Task(
@@ -164,6 +163,19 @@ def unpack(file: Path) -> tuple[Images, Tensor]:
         with Image.open(io.BytesIO(data[begin:end])) as image:
             images.append(np.asarray(image.convert("RGB")))
     return np.stack(images), torch.from_numpy(labels.astype(np.int64))
+
+
+def divided(file: Path, parts: tuple[float, float]) -> list[NDArray[np.int64]]:
+    """Rows of a pack for training, validation and testing: by its own `part` (0, 1, 2), if any.
+
+    Frames of one object must not be on both sides, which a permutation would do.
+    """
+    with np.load(file) as found:
+        own, count = found.get("part"), len(found["y"])
+    order = permutation(count, seed=0, name="parts").numpy()
+    if own is None:
+        return np.split(order, [int(share * count) for share in parts])
+    return [order[own[order] == part] for part in range(3)]
 
 
 def corrupted(images: Images, labels: Tensor) -> tuple[Images, Tensor]:
