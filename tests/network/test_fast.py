@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import tulip_ood
 from tulip_ood.detectors.trial_passes import Runner
 from tulip_ood.errors import TulipError, TulipWarning
-from tulip_ood.network.fast import FastOptions
+from tulip_ood.network.fast import FastOptions, FastPasses
+from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
 from tulip_ood.network.rows import collect_rows
 from tulip_ood.network.running import Needs, run_passes
@@ -325,3 +326,20 @@ def test_a_search_shares_the_trunk_to_the_last_bit(
         assert made.noisy_features is not None
         assert plain.noisy_features is not None
         assert torch.equal(made.noisy_features, plain.noisy_features)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "transformer"])
+def test_mirror_images_are_answered_as_by_plain_passes(
+    name: str, networks: dict[str, nn.Module], data: tuple[Tensor, Tensor]
+) -> None:
+    detector = fitted(networks[name], data, scope="last-block")
+    settings, x = detector._settings(), data[0][:40]
+    perturbation = detector._make_perturbation(settings)
+    needs = Needs(settings, measures=(Mirrored(),))
+    quick = FastPasses(detector.network, FastOptions(earned=0))
+    found = quick.run(perturbation, x, batch_size=16, needs=needs)
+    plain = run_passes(perturbation, x, batch_size=16, needs=needs)
+    assert quick.made == 1
+    torch.testing.assert_close(found.extras, plain.extras, rtol=1e-4, atol=1e-4)
+    own = run_passes(perturbation, x.flip(-1), batch_size=16)
+    assert torch.equal(Mirrored().passes_of(plain).base, own.base)

@@ -229,7 +229,7 @@ class Detector(Answering, Storing):
             else:
                 held = None
                 rows = self.engine.collect(data, needs, seed=self.seed, memory=self.fit_memory)
-            with in_our_words(rows.inputs[0]):
+            with in_our_words(self.network, rows.inputs[0]):
                 passes = self._fit_passes(rows, held, tune, progress)
         outside = self._outside(tune, rows)
         state = None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.decision import Calibration
 from tulip_ood.detectors.engine import PassCount
-from tulip_ood.detectors.fitting import learn_and_calibrate
+from tulip_ood.detectors.fitting import cross_fit, learn_and_calibrate
 from tulip_ood.detectors.learning import Learner
 from tulip_ood.errors import InputError
 from tulip_ood.network.network import Network
@@ -151,12 +151,11 @@ class Sum(Detector):
         for part, state in zip(self.parts, states, strict=True):
             says = partial(self._says, part)
             if state is None:
-                state, calibration = learn_and_calibrate(passes, self.task, part._learn, says)
-                scores = calibration.scores
+                state, scores = cross_fit(passes, part._learn, says)
             else:
-                scores = says(state, passes)
+                scores = says(state, passes).to(torch.float64)
             low, middle, high = torch.quantile(
-                scores.to(torch.float64), torch.tensor([0.16, 0.5, 0.84], dtype=torch.float64)
+                scores, torch.tensor([0.16, 0.5, 0.84], dtype=torch.float64)
             ).tolist()
             learned.append(state)
             centres.append(middle)

@@ -195,7 +195,7 @@ class Engine:
         """Hold labelled validation inputs, and look at the network with the first of them."""
 
         def bytes_of_logits(inputs: Inputs) -> int:
-            with in_our_words(inputs):
+            with in_our_words(self.network, structures.take(inputs, slice(0, 1))):
                 outputs = self.network.probe(inputs).outputs_per_input
             return 4 * outputs * needs.settings.n_passes
 
@@ -205,7 +205,7 @@ class Engine:
 
     def look_at(self, rows: Rows) -> None:
         """See what inputs look like, and what the network makes of the first of them."""
-        with in_our_words(rows.inputs[0]):
+        with in_our_words(self.network, rows.inputs[0]):
             self.network.probe(rows.first(4))
         self.inputs = describe_inputs(rows.first(16))
         if self.network.task.name == "dense" and rows.labels is not None:

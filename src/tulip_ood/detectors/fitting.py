@@ -18,10 +18,11 @@ from tulip_ood.network.passes import Passes
 from tulip_ood.numerics.random import permutation
 from tulip_ood.numerics.tasks import Task
 
-__all__ = ["CROSS_FIT_BELOW", "learn_and_calibrate", "splits", "usable"]
+__all__ = ["CROSS_FIT_BELOW", "cross_fit", "learn_and_calibrate", "splits", "usable"]
 
 CROSS_FIT_BELOW = 400
 FOLDS = 5
+MANY = 2000  # two halves are enough
 
 
 def usable(passes: Passes, task: Task, seed: int) -> tuple[Passes, int]:
@@ -108,8 +109,46 @@ def learn_and_calibrate(
     return state, calibration
 
 
-def splits(passes: Passes) -> list[tuple[Tensor, Tensor]]:
+def cross_fit(
+    passes: Passes, learn: Callable[[Passes], Any], score: Callable[[Any, Passes], Tensor]
+) -> tuple[Any, Tensor]:
+    """What all inputs taught, and the score of each by what others have taught.
+
+    For scores that need a scale before the threshold is calibrated on data of its own: halving what
+    is learned from once more would leave too little of it.
+
+    Args:
+        passes: As `usable` returns them.
+        learn: From passes to a state.
+        score: From a state and passes to scores.
+
+    Example:
+        >>> import torch
+        >>> from tulip_ood.network.perturbation import PassSettings
+        >>> logits, none = torch.tensor([[0.0], [1.0], [2.0]]), torch.zeros(0, 3, 1)
+        >>> passes = Passes(logits, none, None, None, None, PassSettings(1.0, n_samples=0))
+        >>> mean, scores = cross_fit(
+        ...     passes, lambda part: part.base.mean(), lambda mean, part: part.base[:, 0] - mean
+        ... )
+        >>> mean, scores
+        (tensor(1.), tensor([-1.5000,  0.0000,  1.5000], dtype=torch.float64))
+    """
+    parts = splits(passes, always_folds=len(passes) < MANY)
+    if len(parts) == 1:
+        parts.append(parts[0][::-1])
+    parts = [(inside, held) for inside, held in parts if len(held)]
+    found = [score(learn(passes.take(inside)), passes.take(held)) for inside, held in parts]
+    scores = torch.cat(found).to(torch.float64)
+    order = torch.cat([held for _, held in parts])
+    return learn(passes), scores[order.argsort()]
+
+
+def splits(passes: Passes, *, always_folds: bool = False) -> list[tuple[Tensor, Tensor]]:
     """(learned from, held out), as indices: two halves, or five folds where inputs are few.
+
+    Args:
+        passes: As `usable` returns them.
+        always_folds: Make folds, however many inputs there are.
 
     Example:
         >>> import torch
@@ -120,7 +159,7 @@ def splits(passes: Passes) -> list[tuple[Tensor, Tensor]]:
         [20, 20, 20, 20, 20]
     """
     everything = torch.arange(len(passes))
-    if len(passes) >= CROSS_FIT_BELOW:
+    if len(passes) >= CROSS_FIT_BELOW and not always_folds:
         half = _half(passes)
         return [(everything[:half], everything[half:])]
     fold = _distinct(passes) % FOLDS  # equal inputs stay in one fold

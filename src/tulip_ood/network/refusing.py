@@ -9,6 +9,7 @@ from tulip_ood.errors import ModelError, TulipError
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.gathering import is_out_of_memory
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.network import Network
 
 __all__ = ["in_our_words", "network_refuses"]
 
@@ -32,22 +33,29 @@ def network_refuses(error: Exception, inputs: Tensor) -> Exception:
 
 
 @contextlib.contextmanager
-def in_our_words(inputs: Inputs) -> Iterator[None]:
-    """While a network runs on such inputs: what PyTorch says against them, as an error of ours.
+def in_our_words(network: Network, row: Inputs) -> Iterator[None]:
+    """While a network runs on inputs like one: an error of ours, if it is they that do not fit.
+
+    Other errors pass through: of the caller's own code, of memory, or of a module that fails
+    now and then.
 
     Example:
         >>> import torch
-        >>> x = torch.zeros(2, 5)
-        >>> with in_our_words(x):
-        ...     torch.nn.Linear(4, 3)(x)
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
+        >>> with in_our_words(network, torch.zeros(1, 5)):
+        ...     network.run(torch.zeros(20, 5))
         Traceback (most recent call last):
         tulip_ood.errors.ModelError: the network cannot run on inputs of shape [N, 5]: mat1 and ...
     """
     try:
         yield
-    except Exception as error:
-        found = next((tensor for _, tensor in structures.tensors(inputs)), None)
-        # Errors of other classes, or of the caller's own, were not said by PyTorch.
-        if found is None or type(error) not in _SAID or is_out_of_memory(error):
+    except _SAID as error:
+        found = next((tensor for _, tensor in structures.tensors(row)), None)
+        if found is None or isinstance(error, TulipError) or is_out_of_memory(error):
             raise
-        raise network_refuses(error, found) from error
+        try:
+            network.run(row)
+        except _SAID:
+            raise network_refuses(error, found) from error
+        raise
