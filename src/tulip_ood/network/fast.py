@@ -50,6 +50,7 @@ class FastOptions:
         channels_last: See `Lowering`; in half precision on a GPU, in float32 on a CPU.
         fuse: See `Lowering`; where `channels_last` is.
         in_place: See `Lowering`.
+        winograd: See `Lowering`; where `channels_last` is, on a CPU with MKL.
         capture: See `Acceleration`.
         compile: See `Acceleration`; takes the place of `fuse`.
         choose_kernels: See `Acceleration`.
@@ -66,6 +67,7 @@ class FastOptions:
     channels_last: bool = True
     fuse: bool = True
     in_place: bool = True
+    winograd: bool = True
     capture: bool = True
     compile: bool = False
     choose_kernels: bool = True
@@ -96,6 +98,11 @@ class FastOptions:
             channels_last=self.channels_last and wanted,
             fuse=self.fuse and self.fold and wanted and has_kernels and not self.compile,
             in_place=self.in_place and not self.compile,
+            winograd=self.winograd
+            and self.channels_last
+            and wanted
+            and not (on_gpu or self.compile)
+            and torch.backends.mkl.is_available(),
         )
 
     def acceleration(self) -> Acceleration:

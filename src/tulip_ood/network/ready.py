@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from tulip_ood.network import winograd
+
 __all__ = ["Lowering", "divide", "folded_bias", "folded_weight"]
 
 _Node = Any  # fx.Node, whose arguments PyTorch types so widely that nothing can be said of them
@@ -36,6 +38,7 @@ class Lowering:
         channels_last: Lay out images and the weights of convolutions with channels last.
         fuse: Use convolutions with bias, sum and ReLU in one: cuDNN's, or oneDNN's on a CPU.
         in_place: Let a ReLU or a sum write to what only it reads.
+        winograd: Convolve with fewer multiplications where that pays, in float32 on a CPU.
 
     Example:
         >>> Lowering().fold, Lowering().fuse
@@ -46,6 +49,7 @@ class Lowering:
     channels_last: bool = False
     fuse: bool = False
     in_place: bool = True
+    winograd: bool = False
 
 
 def divide(
@@ -79,6 +83,9 @@ def divide(
     if lowering.fuse:
         for node in [n for n in graph.nodes if n.target is _RELU]:
             _fuse(graph, node)
+    if lowering.winograd:
+        for node in [n for n in graph.nodes if n.target in _CONV_2D]:
+            _multiply_less(node)
     graph.eliminate_dead_code()
     prepare, crossing = _prepare(graph, states, lowering)
     run = _run(graph, places[:given], crossing)
@@ -139,7 +146,7 @@ def _run(graph: fx.Graph, given: list[fx.Node], crossing: list[fx.Node]) -> fx.G
 
 
 def _is_kernel(node: fx.Node) -> bool:
-    convolve = (torch.ops.aten.conv2d.default, _conv_relu, _conv_add_relu)
+    convolve = (*_CONV_2D, _conv_minimal)
     return any(user.target in convolve and user.args[1] is node for user in node.users)
 
 
@@ -234,6 +241,32 @@ def _conv_add_relu(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor, *h
 
 def _for_mkldnn(stride: Any, padding: Any, dilation: Any, groups: int) -> tuple[Any, ...]:
     return padding, stride, dilation, groups
+
+
+_CONV_2D = (torch.ops.aten.conv2d.default, _conv_relu, _conv_add_relu)
+
+
+def _conv_minimal(
+    x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, relu: bool, *how: Any
+) -> Tensor:
+    """One of the three, with fewer multiplications if the shapes are such."""
+    padding = how[1][0]
+    if winograd.pays(x, weight, padding):
+        return winograd.convolve(x, weight, bias, padding, added=z, relu=relu)
+    if z is not None:
+        return _conv_add_relu(x, weight, bias, z, *how)
+    return _conv_relu(x, weight, bias, *how) if relu else torch.conv2d(x, weight, bias, *how)
+
+
+def _multiply_less(layer: _Node) -> None:
+    x, weight, *more = layer.args
+    bias, *rest = more or [None]
+    z = rest[0] if layer.target is _conv_add_relu else None
+    relu = layer.target is not torch.ops.aten.conv2d.default
+    stride, padding, dilation, groups = how = rest[-4:] if relu else _geometry(layer)
+    if stride == dilation == [1, 1] and groups == 1 and padding in ([0, 0], [1, 1]):
+        layer.args = (x, weight, bias, z, relu, *how)
+        layer.target = _conv_minimal
 
 
 def _fuse(graph: fx.Graph, relu: _Node) -> None:
