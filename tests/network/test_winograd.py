@@ -83,14 +83,15 @@ def test_an_image_is_not_touched_by_others() -> None:
         ((100, 512, 4, 4), 512, 1, True),
         ((100, 256, 8, 8), 256, 1, True),
         ((100, 128, 16, 16), 128, 1, True),
+        ((100, 128, 28, 28), 128, 1, True),
         ((4, 256, 14, 14), 256, 1, True),
         ((16, 512, 7, 7), 512, 1, True),
         ((100, 256, 10, 10), 256, 0, True),
         ((63, 512, 4, 4), 512, 1, False),  # too few tiles for the kernels' transform
         ((1, 128, 16, 16), 128, 1, False),
-        ((100, 64, 32, 32), 64, 1, False),  # too large, and too narrow
+        ((100, 64, 32, 32), 64, 1, False),  # too narrow
+        ((100, 128, 40, 40), 128, 1, False),  # too large
         ((100, 64, 16, 16), 128, 1, False),
-        ((100, 128, 28, 28), 128, 1, False),
         ((100, 256, 9, 9), 256, 1, False),  # half of the tiles' outputs would be thrown away
         ((100, 256, 2, 2), 256, 1, False),
         ((100, 256, 2, 2), 256, 0, False),  # nothing comes out

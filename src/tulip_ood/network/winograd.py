@@ -31,11 +31,14 @@ _POINTS = _SIDE * _SIDE
 _AT = (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)  # and infinity
 
 _CHANNELS = 128  # with fewer, transforms take what products save
-_LARGEST = 16  # height and width: tiles are cut out by a product with the whole of either
+_LARGEST = 32  # height and width: tiles are cut out by a product with the whole of either
 _FULL = 12  # outputs that the tiles give on average, of 16
 _TILES = 64  # in a batch: with fewer, the transform of the kernels is not worth it
 _SCRATCH = 8 << 20  # bytes, for what is between the products: twice
 _KERNELS = 16 << 20  # bytes, for transformed kernels
+
+
+_Room = tuple[Tensor, Tensor]
 
 
 class _Transforms(NamedTuple):
@@ -96,15 +99,16 @@ def convolve(
     height, width = (one + 2 * padding - 2 for one in size)
     rows, columns = _tiles(height), _tiles(width)
     most = max(weight.shape[:2]) * rows * columns * _POINTS  # numbers in between, for one image
-    step = -(-n // -(-4 * n * most // _SCRATCH))  # parts of about the same size
-    room = x.new_empty(2, step * most)
+    kept = list(_kernels(weight)) if _group(weight) == _POINTS else None
+    fits = _SCRATCH if kept else 2 * _SCRATCH  # every part has to transform the kernels again
+    step = -(-n // -(-4 * n * most // fits))  # parts of about the same size
+    room = x.new_empty(step * most), x.new_empty(step * most)
     whole = x.new_empty(n, rows, _TILE, columns, _TILE, len(weight))
     images = x.permute(0, 2, 3, 1).contiguous()
-    kept = list(_kernels(weight)) if _group(weight) == _POINTS else None
     for first in range(0, n, step):
         part = slice(first, first + step)
         tiles = _in_tiles(images[part], padding, room)
-        products = _room(room[1], (*tiles.shape[:2], len(weight)))
+        products = _taken(room[1], (*tiles.shape[:2], len(weight)))
         for points, kernel in kept or _kernels(weight):
             torch.bmm(tiles[points], kernel, out=products[points])
         made = _outputs(products, room).view(_TILE, _TILE, -1, rows, columns, len(weight))
@@ -154,37 +158,41 @@ def _cutting(size: int, padding: int) -> Tensor:
         return every[:, :, _SIDE : _SIDE + size].reshape(-1, size).float()
 
 
-def _in_tiles(images: Tensor, padding: int, room: Tensor) -> Tensor:
+def _in_tiles(images: Tensor, padding: int, room: _Room) -> Tensor:
     """Bᵀ d B of every tile d of some [n, H, W, C]: [36, n · tiles, C]."""
     n, height, width, channels = images.shape
     down, across = _cutting(height, padding), _cutting(width, padding)
     flat = images.view(n, height, -1)
-    cut = _room(room[0], (n, len(down), width * channels))
+    cut = _taken(room[0], (n, len(down), width * channels))
     torch.bmm(down.expand(n, -1, -1), flat, out=cut)
     cut = cut.view(-1, width, channels)
-    tiles = _room(room[1], (len(cut), len(across), channels))
+    tiles = _taken(room[1], (len(cut), len(across), channels))
     torch.bmm(across.expand(len(cut), -1, -1), cut, out=tiles)
     tiles = tiles.view(n, _SIDE, -1, _SIDE, len(across) // _SIDE, channels)
     tiles = tiles.permute(1, 3, 0, 2, 4, 5)
-    return _room(room[0], tiles.shape).copy_(tiles).view(_POINTS, -1, channels)
+    return _taken(room[0], tiles.shape).copy_(tiles).view(_POINTS, -1, channels)
 
 
-def _outputs(products: Tensor, room: Tensor) -> Tensor:
+def _outputs(products: Tensor, room: _Room) -> Tensor:
     """Aᵀ M A of every tile M: [4, 4, …]."""
     back, each = _transforms().outputs, products[0].numel()
-    half = _room(room[0], (_TILE, _SIDE * each))
+    half = _taken(room[0], (_TILE, _SIDE * each))
     torch.mm(back, products.view(_SIDE, -1), out=half)
-    made = _room(room[1], (_TILE, _TILE, each))
+    made = _taken(room[1], (_TILE, _TILE, each))
     return torch.bmm(back.expand(_TILE, -1, -1), half.view(_TILE, _SIDE, each), out=made)
 
 
 def _kernels(weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """G g Gᵀ of all kernels, [points, C, O], for some of the 36 points after others."""
+    """G g Gᵀ of all kernels, [points, C, O], for some of the 36 points after others.
+
+    What is given is written over by the next.
+    """
     flat = weight.permute(0, 2, 3, 1).reshape(len(weight), 9, -1)
-    group = _group(weight)
-    for first in range(0, _POINTS, group):
-        points = slice(first, first + group)
-        yield points, torch.matmul(_transforms().kernel[points], flat).permute(1, 2, 0)
+    made = weight.new_empty(len(weight), _group(weight), flat.shape[2])
+    for first in range(0, _POINTS, made.shape[1]):
+        points = slice(first, first + made.shape[1])
+        torch.matmul(_transforms().kernel[points], flat, out=made)
+        yield points, made.permute(1, 2, 0)
 
 
 def _group(weight: Tensor) -> int:
@@ -193,6 +201,6 @@ def _group(weight: Tensor) -> int:
     return max(n for n in (36, 18, 12, 6, 3, 1) if n <= max(1, fit))
 
 
-def _room(buffer: Tensor, shape: Sequence[int]) -> Tensor:
+def _taken(buffer: Tensor, shape: Sequence[int]) -> Tensor:
     """The beginning of a buffer, in some shape: memory that is new costs as much as a product."""
     return buffer[: math.prod(shape)].view(*shape)
