@@ -53,7 +53,9 @@ def test_bias_sum_and_relu(has_bias: bool, joins: bool, relu: bool) -> None:
     assert z is None or torch.equal(z, kept)
 
 
-@pytest.mark.parametrize(("channels", "size", "rows"), [(128, 8, 300), (256, 7, 60), (512, 4, 70)])
+@pytest.mark.parametrize(
+    ("channels", "size", "rows"), [(128, 16, 40), (256, 8, 60), (256, 7, 60), (512, 4, 70)]
+)
 def test_rounding_is_that_of_a_direct_convolution(channels: int, size: int, rows: int) -> None:
     """In several parts, with kernels in several groups."""
     x = drawn(rows, channels, size, size).relu()
@@ -84,9 +86,12 @@ def test_an_image_is_not_touched_by_others() -> None:
         ((100, 256, 8, 8), 256, 1, True),
         ((16, 512, 7, 7), 512, 1, True),
         ((100, 256, 6, 6), 256, 0, True),
+        ((100, 128, 16, 16), 128, 1, True),
+        ((100, 128, 28, 28), 128, 1, True),
+        ((4, 256, 14, 14), 256, 1, True),
         ((63, 512, 4, 4), 512, 1, False),  # too few tiles for the kernels' transform
         ((100, 64, 8, 8), 64, 1, False),  # too narrow
-        ((100, 128, 16, 16), 128, 1, False),  # too large
+        ((100, 128, 40, 40), 128, 1, False),  # too large
         ((100, 64, 8, 8), 128, 1, False),
         ((100, 256, 5, 5), 256, 1, False),  # half of the tiles' outputs would be thrown away
         ((100, 256, 2, 2), 256, 1, False),

@@ -26,22 +26,23 @@ __all__ = ["convolve", "pays"]
 _TILE = 4  # outputs of a tile, in each direction
 _SIDE = _TILE + 2
 _POINTS = _SIDE * _SIDE
-# With the usual 0, ±1, ±2 rounding is seven times that of these, which lie 1.6 times above a direct
-# convolution's: points and their inverses, none far from 1.
+# With the usual 0, ±1, ±2 rounding is more than twice that of these, which lie 1.6 times above a
+# direct convolution's: points and their inverses, none far from 1.
 _AT = (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)  # and infinity
 
 _CHANNELS = 128  # with fewer, transforms take what products save
-_POSITIONS = 64  # height times width: tiles are cut out by a product with the whole image
+_LARGEST = 32  # height and width: tiles are cut out by a product with the whole of either
+_AT_ONCE = 64  # positions of images whose tiles are cut out by one product
 _FULL = 12  # outputs that the tiles give on average, of 16
 _TILES = 64  # in a batch: with fewer, the transform of the kernels is not worth it
-_SCRATCH = 16 << 20  # bytes, for what is between the products: twice
+_SCRATCH = 8 << 20  # bytes, for what is between the products: twice
 _KERNELS = 20 << 20  # bytes, for transformed kernels
 
 
 class _Transforms(NamedTuple):
     kernel: Tensor  # [36, 9]: G ⊗ G
     inputs: Tensor  # [6, 6]: Bᵀ, float64
-    outputs: Tensor  # [16, 36]: Aᵀ ⊗ Aᵀ
+    outputs: Tensor  # [4, 6]: Aᵀ
 
 
 def pays(x: Tensor, weight: Tensor, padding: int) -> bool:
@@ -60,7 +61,7 @@ def pays(x: Tensor, weight: Tensor, padding: int) -> bool:
     n, channels, height, width = x.shape
     if weight.shape[1:] != (channels, 3, 3) or padding not in (0, 1):
         return False
-    if min(channels, weight.shape[0]) < _CHANNELS or height * width > _POSITIONS:
+    if min(channels, weight.shape[0]) < _CHANNELS or max(height, width) > _LARGEST:
         return False
     out = [size + 2 * padding - 2 for size in (height, width)]
     tiles = _tiles(out[0]) * _tiles(out[1])
@@ -95,28 +96,22 @@ def convolve(
     n, _, *size = x.shape
     height, width = (one + 2 * padding - 2 for one in size)
     rows, columns = _tiles(height), _tiles(width)
-    cutting, back = (
-        _cutting(*size, padding),
-        _transforms().outputs.expand(n * rows * columns, -1, -1),
-    )
-    most = max(weight.shape[:2]) * len(cutting)  # numbers in between, for one image
-    step = -(-n // -(-4 * n * most // _SCRATCH))  # parts of about the same size
-    room = x.new_empty(step * most), x.new_empty(step * most)
+    most = max(weight.shape[:2]) * rows * columns * _POINTS  # numbers in between, for one image
     kept = list(_kernels(weight)) if _group(weight) == _POINTS else None
+    fits = _SCRATCH if kept else 2 * _SCRATCH  # every part has to transform the kernels again
+    step = -(-n // -(-4 * n * most // fits))  # parts of about the same size
+    room = x.new_empty(step * most), x.new_empty(step * most)
     whole = x.new_empty(n, rows, _TILE, columns, _TILE, len(weight))
-    images = x.permute(0, 2, 3, 1).reshape(n, cutting.shape[1], -1)
+    images = x.permute(0, 2, 3, 1).contiguous()
     for first in range(0, n, step):
-        part = images[first : first + step]
-        cut = _taken(room[0], len(part), len(cutting), part.shape[2])
-        torch.bmm(cutting.expand(len(part), -1, -1), part, out=cut)
-        tiles = cut.view(-1, _POINTS, part.shape[2]).transpose(0, 1)
+        part = slice(first, first + step)
+        tiles = _in_tiles(images[part], padding, room)
         products = _taken(room[1], _POINTS, tiles.shape[1], len(weight))
         for points, kernel in kept or _kernels(weight):
             torch.bmm(tiles[points], kernel, out=products[points])
-        made = _taken(room[0], tiles.shape[1], _TILE * _TILE, len(weight))
-        torch.bmm(back[: len(made)], products.transpose(0, 1), out=made)
-        made = made.view(-1, rows, columns, _TILE, _TILE, len(weight)).transpose(2, 3)
-        torch.add(made, 0.0 if bias is None else bias, out=whole[first : first + step])
+        made = _outputs(products, room).view(_TILE, _TILE, -1, rows, columns, len(weight))
+        made = made.permute(2, 3, 0, 4, 1, 5)
+        torch.add(made, 0.0 if bias is None else bias, out=whole[part])
     image = whole.view(n, rows * _TILE, columns * _TILE, -1)
     out = image[:, :height, :width].contiguous().permute(0, 3, 1, 2)
     if added is not None:
@@ -145,27 +140,60 @@ def _transforms() -> _Transforms:
         return _Transforms(
             torch.kron(kernel, kernel).float(),
             torch.linalg.inv(whole).T,
-            torch.kron(inputs.T.contiguous(), inputs.T.contiguous()).float(),
+            inputs.T.float().contiguous(),
         )
 
 
 @lru_cache(maxsize=64)
-def _cutting(height: int, width: int, padding: int) -> Tensor:
-    """Bᵀ d B of every tile d of an image as a matrix, padding included: [tiles · 36, H · W]."""
-    with torch.inference_mode(False):
-        down, across = (_along(size, padding) for size in (height, width))
-        both = torch.einsum("aip,bjq->abijpq", down, across)
-        return both.reshape(-1, height * width).float()
-
-
 def _along(size: int, padding: int) -> Tensor:
-    """Bᵀ for every tile in one direction: [tiles, 6, size]."""
+    """Bᵀ for every tile in one direction, padding included: [tiles, 6, size]."""
     tiles = _tiles(size + 2 * padding - 2)
-    every = torch.zeros(tiles, _SIDE, size + 2 * _SIDE, dtype=torch.float64, device="cpu")
-    for i in range(tiles):
-        begins = _SIDE + i * _TILE - padding
-        every[i, :, begins : begins + _SIDE] = _transforms().inputs
-    return every[:, :, _SIDE : _SIDE + size]
+    with torch.inference_mode(False):
+        every = torch.zeros(tiles, _SIDE, size + 2 * _SIDE, dtype=torch.float64, device="cpu")
+        for i in range(tiles):
+            begins = _SIDE + i * _TILE - padding
+            every[i, :, begins : begins + _SIDE] = _transforms().inputs
+        return every[:, :, _SIDE : _SIDE + size].float()
+
+
+@lru_cache(maxsize=64)
+def _both(height: int, width: int, padding: int) -> Tensor:
+    """Bᵀ d B for every tile d of an image: [tiles · 36, H · W]."""
+    with torch.inference_mode(False):
+        ways = _along(height, padding).double(), _along(width, padding).double()
+        return torch.einsum("aip,bjq->abijpq", *ways).reshape(-1, height * width).float()
+
+
+def _in_tiles(images: Tensor, padding: int, room: tuple[Tensor, Tensor]) -> Tensor:
+    """Bᵀ d B of every tile d of some [n, H, W, C], in the first room: [36, n · tiles, C].
+
+    In small images both directions at once: every step less is one in which no core waits for
+    another.
+    """
+    n, height, width, channels = images.shape
+    if height * width <= _AT_ONCE:
+        cutting = _both(height, width, padding)
+        cut = _taken(room[0], n, len(cutting), channels)
+        torch.bmm(cutting.expand(n, -1, -1), images.view(n, -1, channels), out=cut)
+        return cut.view(-1, _POINTS, channels).transpose(0, 1)
+    down, across = (_along(size, padding).flatten(0, 1) for size in (height, width))
+    cut = _taken(room[0], n, len(down), width * channels)
+    torch.bmm(down.expand(n, -1, -1), images.view(n, height, -1), out=cut)
+    cut = cut.view(-1, width, channels)
+    tiles = _taken(room[1], len(cut), len(across), channels)
+    torch.bmm(across.expand(len(cut), -1, -1), cut, out=tiles)
+    tiles = tiles.view(n, -1, _SIDE, len(across) // _SIDE, _SIDE, channels)
+    tiles = tiles.permute(2, 4, 0, 1, 3, 5)
+    return _taken(room[0], *tiles.shape).copy_(tiles).view(_POINTS, -1, channels)
+
+
+def _outputs(products: Tensor, room: tuple[Tensor, Tensor]) -> Tensor:
+    """Aᵀ M A of every tile M: [4, 4, …]."""
+    back, each = _transforms().outputs, products[0].numel()
+    half = _taken(room[0], _TILE, _SIDE * each)
+    torch.mm(back, products.view(_SIDE, -1), out=half)
+    made = _taken(room[1], _TILE, _TILE, each)
+    return torch.bmm(back.expand(_TILE, -1, -1), half.view(_TILE, _SIDE, each), out=made)
 
 
 def _kernels(weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
