@@ -50,7 +50,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
 .PHONY: evidence-imports evidence-fuzz evidence-release
-.PHONY: evidence-auto evidence-auto-tasks evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
+.PHONY: evidence-auto evidence-auto-parts evidence-auto-tasks evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
 .PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory
 .PHONY: evidence-parity evidence-networks evidence-scope evidence-feeding
 .PHONY: evidence-examples evidence-figures evidence-figures-passes evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
@@ -108,12 +108,19 @@ evidence-bench: ## The CIFAR tables (DATA=root NETWORKS="a b c" NAME=cifar10 OUT
 evidence-auto: $(VENV)/.dev ## Ways to combine scores, on finished benchmarks (CIFAR10=folder CIFAR100=folder)
 	$(VENV)/bin/python benchmarks/auto/combine.py "cifar10=$(CIFAR10)" "cifar100=$(CIFAR100)"
 
-evidence-auto-tasks: $(VENV)/.dev ## The rule of Auto on stored scores of many networks (STUDIES=folder of study.py's files)
+evidence-auto-tasks: $(VENV)/.dev ## Auto and its rivals on seven tasks (STUDIES=folder of study.py's files)
 	cd $(STUDIES) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/judge.py \
-		cifar10=c10_0.npz,c10_1.npz,o10.npz cifar100=c100_0.npz,c100_1.npz,c100_2.npz,o100.npz \
-		digits=digits_0.npz,digits_1.npz,digits_2.npz imagenet=lite0.npz --left-out leaves=leaves_0.npz \
-		--classes cifar100=100 imagenet=1000 leaves=29
+		cifar10=c10_0.npz,c10_1.npz,c10_2.npz,o10.npz cifar100=c100_0.npz,c100_1.npz,c100_2.npz,o100.npz \
+		digits=digits_0.npz,digits_1.npz,digits_2.npz vit=vit_0.npz,vit_1.npz \
+		imagenet=lite0.npz,lite1.npz,lite2.npz leaves=leaves_0.npz,leaves_1.npz \
+		--left-out signs=signs_0.npz,signs_1.npz,signs_2.npz
 	$(VENV)/bin/python benchmarks/auto/draw.py
+
+evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (STUDIES=folder of study.py's files)
+	cd $(STUDIES) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/parts.py \
+		cifar10=c10_0.npz,c10_1.npz,c10_2.npz,o10.npz cifar100=c100_0.npz,c100_1.npz,c100_2.npz,o100.npz \
+		digits=digits_0.npz,digits_1.npz,digits_2.npz vit=vit_0.npz,vit_1.npz imagenet=lite0.npz \
+		leaves=leaves_0.npz,leaves_1.npz --classes cifar100=100 imagenet=1000 leaves=29
 
 evidence-imagenet: $(VENV)/.dev ## The runner on 50,000 images as large as ImageNet's (4 GB in /tmp meanwhile)
 	$(VENV)/bin/python benchmarks/imagenet/run.py

@@ -10,9 +10,13 @@ TASKS = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "digits": "digits",
+    "vit": "CIFAR-10, ViT",
     "imagenet": "ImageNet-1K",
-    "leaves": "leaves (left out)",
+    "leaves": "leaves",
+    "signs": "signs (left out)",
 }
+# The parts were never looked at on the left-out task.
+BY_HAND = ("cifar10", "cifar100", "digits", "vit", "imagenet", "leaves")
 
 
 def combine() -> str:
@@ -35,17 +39,51 @@ def combine() -> str:
     return table(["score", *head], rows)
 
 
+def _cell(values: list[float], networks: str = "") -> str:
+    near, far, errors, shifted = values
+    return f"{near:+.1f} / {far:+.1f}, {errors:+.0f} %, {shifted:+.1f}{networks}"
+
+
 def judged() -> str:
-    """Every method and rule on every task: near / far, AURC, shifted, as differences to entropy."""
+    """Every fitted method on every task: near / far, AURC, shifted, as differences to entropy."""
     tasks = read("auto/result-judge.json")["tasks"]
-    names = list(tasks["cifar10"]["rows"])
+    names = [name for name in tasks["leaves"]["rows"] if name not in ("ent", "auto")]
 
     def cell(task: str, name: str) -> str:
-        near, far, errors, shifted = tasks[task]["rows"][name]
-        return f"{near:+.1f} / {far:+.1f}, {errors:+.0f} %, {shifted:+.1f}"
+        own = tasks[task]
+        if name not in own["rows"]:
+            return "–"
+        some, all_ = len(own["each"][name]), len(own["networks"])
+        return _cell(own["rows"][name], "" if some == all_ else f" ({some} of {all_})")
 
-    rows = [[name, *(cell(task, name) for task in TASKS)] for name in names if name != "ent"]
+    rows = [
+        [f"**{name}**" if name == "auto" else name, *(cell(task, name) for task in TASKS)]
+        for name in (*names, "auto")
+    ]
     return table(["", *TASKS.values()], rows)
+
+
+def each_network() -> str:
+    """`Auto` on every network."""
+    tasks = read("auto/result-judge.json")["tasks"]
+    rows = [
+        [title if i == 0 else "", name, str(own["errors"][i]), _cell(own["each"]["auto"][name])]
+        for task, title in TASKS.items()
+        for own in [tasks[task]]
+        for i, name in enumerate(own["networks"])
+    ]
+    head = ["", "network", "test errors", "near / far, AURC, shifted"]
+    return table(head, rows)
+
+
+def parts() -> str:
+    """The rule with and without its parts, from stored scores."""
+    found = read("auto/result-parts.json")
+    rows = [
+        [name, *(_cell(found[task]["rows"][name]) for task in BY_HAND)]
+        for name in found["cifar10"]["rows"]
+    ]
+    return table(["", *(TASKS[task] for task in BY_HAND)], rows)
 
 
 def tasks() -> str:
@@ -71,17 +109,19 @@ def tasks() -> str:
 
 def kinds() -> str:
     """How well a kind of pseudo-OOD predicts real OOD, over all candidate scores."""
-    found = read("auto/result-judge.json")["kinds"]
+    found = read("auto/result-kinds.json")
     rows = [
-        [kind, *(f"{found[t][kind][0]:.2f} / {found[t][kind][1]:.2f}" for t in TASKS)]
+        [kind, *(f"{own[kind][0]:.2f} / {own[kind][1]:.2f}" for own in found.values())]
         for kind in found["cifar10"]
     ]
-    return table(["", *TASKS.values()], rows)
+    return table(["", *(TASKS[task] for task in found)], rows)
 
 
 AUTO_TABLES: dict[str, Callable[[], str]] = {
     "combine": combine,
     "auto-judged": judged,
+    "auto-networks": each_network,
+    "auto-parts": parts,
     "auto-tasks": tasks,
     "auto-kinds": kinds,
 }

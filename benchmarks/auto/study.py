@@ -4,9 +4,10 @@
 
 Two kinds of columns. `method NAME`: a detector of the library, fitted on all validation images.
 `SHAPING/SCORE/λ/J/ε`: TULiP's score by hand at fixed constants (λ in balanced ones), Θ_XX learned
-from one half of the validation images; also neighbours, and the ratio log((Θ + Θ_XX)/D). These are
-there for the other half and for each kind of pseudo-OOD made from it as well, so that a rule can be
-looked for with ID data alone. Needs a GPU (half a minute a network). `judge.py` reads the files.
+from one half of the validation images; also neighbours, and the ratio log((Θ + Θ_XX)/D); and what
+`Auto` is put together from (`rule_columns`). These are there for the other half and for each kind
+of pseudo-OOD made from it as well, so that a rule can be looked for with ID data alone. Needs a GPU
+(half a minute a network). `judge.py` reads the former, `parts.py` the latter.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,13 @@ from tasks import Task, digits, openood, packed
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
+from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.pseudo import make_kinds
 from tulip_ood.detectors.registry import make
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import TulipError
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, run_passes
 from tulip_ood.numerics import shaping
@@ -180,6 +184,50 @@ def by_hand(
                             yield column, name, function(moved)
 
 
+def rule_columns(
+    detector: Tulip, sources: dict[str, Rows | Inputs], *, mirrors: bool
+) -> Iterator[tuple[str, str, Tensor]]:
+    """What `Auto` is put together from, with the image alone and with its mirror image."""
+    made = features(detector, sources, EPSILONS[0])
+    bank = made.of["learned"]
+    shape = dict(shapings(bank)).get("scale:85", lambda f: f)
+
+    def stretched(z: Tensor, own: Tensor, balance: float, strength: float) -> Tensor:
+        trace, trace_xx = (((v[1:-1] - v[0]) ** 2).sum(-1).mean(0) for v in (z, own))
+        drift, drift_xx = ((v[-1] - v[0]).norm(dim=-1) for v in (z, own))
+        balanced = 2 * trace_xx.mean() / drift_xx.mean()
+        bound = (trace + trace_xx.mean() - balance * balanced * drift).clamp_min(0)
+        return z[:1] + strength * (bound / trace.clamp_min(1e-30)).sqrt()[None, :, None] * (
+            z[1:-1] - z[:1]
+        )
+
+    plain, shaped = made.logits("learned", lambda f: f), made.logits("learned", shape)
+    for name, source in sources.items():
+        if name == "learned":
+            continue
+        z = made.logits(name, lambda f: f).double()
+        order = SCORES["ent"](stretched(z, plain.double(), 1.0, detector.fitted.j_score))
+        near = nearest(made.of[name][0], bank[0])
+        yield "order", name, order
+        over = made.logits(name, shape).double()
+        yield "shaped", name, SCORES["gen"](stretched(over, shaped.double(), 0.5, 2.0))
+        trace_xx = ((plain[1:-1] - plain[0]) ** 2).sum(-1).mean()
+        trace, drift = ((z[1:-1] - z[0]) ** 2).sum(-1).mean(0), (z[-1] - z[0]).norm(dim=-1)
+        yield "ratio", name, ((trace + trace_xx) / drift.clamp_min(1e-9)).log()
+        if mirrors:
+            needs = Needs(detector._settings().with_(n_samples=0), measures=(Mirrored(),))
+            size = detector.engine.batch_size
+            base = run_passes(
+                detector._make_perturbation(needs.settings), source, batch_size=size, needs=needs
+            )
+            mirrored = Mirrored().passes_of(base)
+            device = detector.network.device
+            order = (order + SCORES["ent"](mirrored.base[None].double().to(device))) / 2
+            near = (near + nearest(mirrored.need_features().to(device), bank[0])) / 2
+        yield "order, both", name, order
+        yield "knn, both", name, near
+
+
 def fitted(
     task: Task, batch: int, methods: Sequence[str]
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -216,9 +264,8 @@ def study(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     task.model.to(device).eval()
     found, about = fitted(task, batch, methods)
-    detector = Tulip(task.model, batch_size=batch)
+    detector = Tulip(task.model, batch_size=batch).fit([task.val], recipe="balanced")
     rows = collect_rows([task.val], seed=0)
-    detector.network.probe(rows.first(4))
     half = len(rows) // 2
     held_out = rows.take(range(half, len(rows)))
     sources: dict[str, Rows | Inputs] = {"learned": rows.take(range(half)), "held out": held_out}
@@ -227,8 +274,12 @@ def study(
     sources |= {"test": task.test[0], "shifted": task.shifted[0], **task.sets}
     columns: dict[str, dict[str, Tensor]] = {}
     with torch.no_grad():
-        for column, name, values in by_hand(detector, sources) if columns_too else ():
-            columns.setdefault(column, {})[name] = values.double()
+        if columns_too:
+            mirrors = Auto(task.model, batch_size=batch).fit([task.val])._mirrors
+            for column, name, values in chain(
+                by_hand(detector, sources), rule_columns(detector, sources, mirrors=mirrors)
+            ):
+                columns.setdefault(column, {})[name] = values.double()
     arrays: dict[str, Any] = {}
     order = [name for name in sources if name != "learned"]
     sizes = [len(sources[name]) for name in order]

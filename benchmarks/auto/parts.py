@@ -1,0 +1,183 @@
+"""What each part of `Auto` brings, and which kinds of pseudo-OOD predict real OOD.
+
+    python benchmarks/auto/parts.py cifar10=c10_0.npz,c10_1.npz digits=… --classes cifar100=100
+
+From scores that `study.py` has computed by hand (not with --fitted-only). Writes result-parts.json:
+the rule put together from stored scores, with and without its parts, as differences to entropy,
+mean over a task's networks. With --kinds: result-kinds.json, how well each kind of pseudo-OOD
+predicts real OOD over all candidate scores (Spearman's ρ).
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from studied import Scores, Studied
+
+from tulip_ood.detectors.evidence import weight_of
+from tulip_ood.detectors.pseudo import KEEPS_LABEL, share_kept
+from tulip_ood.numerics.metrics import auroc
+from tulip_ood.shifts.kinds import kinds_for
+
+HERE = Path(__file__).parent
+# The image itself, and with its mirror image.
+ENTROPY, ORDER, BOTH = "none/ent", "order", "order, both"
+SHAPED, NEIGHBOURS, RATIO = "shaped", "knn, both", "ratio"
+ONE_IMAGE = {BOTH: ORDER, NEIGHBOURS: "knn"}
+RULES: dict[str, Callable[[dict[str, Any], dict[str, float]], Any]] = {}
+IMITATE = {"tile", "tiny_patch", "grating"}  # textures, as a benchmark's set of textures
+
+
+def by_kind(one: Studied, column: str) -> dict[str, float]:
+    """AUROC of held-out images against each kind of pseudo-OOD made from them."""
+    scores = one.column(column)
+    names = [n for n in scores if n.startswith("kind ")]
+    return {n.removeprefix("kind "): auroc(scores["held out"], scores[n]) for n in names}
+
+
+def weights(one: Studied) -> dict[str, float]:
+    """As `Auto.fit` finds them: on the usual kinds that do not keep the label."""
+    accuracy, chance = one.right["held out"].mean(), 1 / one.header.get("classes", 10)
+    kinds = [
+        kind
+        for kind in kinds_for("images")
+        if share_kept(one.right[f"kind {kind}"].mean(), accuracy, chance) <= KEEPS_LABEL
+    ]
+
+    def mean(column: str) -> float:
+        found = by_kind(one, column)
+        return float(np.mean([found[kind] for kind in kinds]))
+
+    entropy = mean(ENTROPY)
+    return {c: weight_of(mean(c), entropy) for c in (SHAPED, NEIGHBOURS, RATIO)}
+
+
+def above(x: Any) -> Any:
+    return np.maximum(x, 0.0)
+
+
+def rule(name: str) -> Callable[[Any], Any]:
+    def keep(function: Any) -> Any:
+        RULES[name] = function
+        return function
+
+    return keep
+
+
+@rule("**the rule**")
+def chosen(z: dict[str, Any], w: dict[str, float]) -> Any:
+    k = w[NEIGHBOURS] * z[NEIGHBOURS]
+    evidence = above(w[SHAPED] * z[SHAPED] + k - 1) + w[RATIO] * above(z[RATIO] - 1)
+    return z[BOTH] + k / 2 + evidence
+
+
+@rule("strength 2")
+def twice(z: dict[str, Any], w: dict[str, float]) -> Any:
+    return z[BOTH] + 2 * (chosen(z, w) - z[BOTH])
+
+
+@rule("strength 0: TULiP and the mirror image")
+def order(z: dict[str, Any], w: dict[str, float]) -> Any:
+    return z[BOTH]
+
+
+@rule("without mirror images")
+def no_mirror(z: dict[str, Any], w: dict[str, float]) -> Any:
+    return chosen({**z, **{both: z[one] for both, one in ONE_IMAGE.items()}}, w)
+
+
+@rule("without the ratio")
+def no_ratio(z: dict[str, Any], w: dict[str, float]) -> Any:
+    return chosen(z, {**w, RATIO: 0.0})
+
+
+@rule("without neighbours")
+def no_neighbours(z: dict[str, Any], w: dict[str, float]) -> Any:
+    return chosen(z, {**w, NEIGHBOURS: 0.0})
+
+
+@rule("without shaped features")
+def no_shaping(z: dict[str, Any], w: dict[str, float]) -> Any:
+    return chosen(z, {**w, SHAPED: 0.0})
+
+
+@rule("over plain entropy")
+def over_entropy(z: dict[str, Any], w: dict[str, float]) -> Any:
+    return chosen(z, w) - z[BOTH] + z[ENTROPY]
+
+
+@rule("all weights 1")
+def all_heard(z: dict[str, Any], w: dict[str, float]) -> Any:
+    return chosen(z, dict.fromkeys(w, 1.0))
+
+
+@rule("a plain sum of the four")
+def plain_sum(z: dict[str, Any], w: dict[str, float]) -> Any:
+    return z[BOTH] + z[SHAPED] + z[NEIGHBOURS] + z[RATIO]
+
+
+def by_rule(one: Studied, function: Any, found: dict[str, float]) -> Scores:
+    names = (ENTROPY, ORDER, BOTH, SHAPED, "knn", NEIGHBOURS, RATIO)
+    parts = {name: one.column(name) for name in names}
+    sources = ["test", "shifted", *one.sets]
+    return {s: function({n: p[s] for n, p in parts.items()}, found) for s in sources}
+
+
+def predicts(networks: Sequence[Studied]) -> dict[str, list[float]]:
+    """For every kind, Spearman's ρ with near and with far AUROC over all candidates."""
+    from scipy.stats import spearmanr
+
+    found: dict[str, list[list[float]]] = {}
+    for one in networks:
+        names = [c for c in one.header["columns"] if c != "norm"]
+        kinds = [by_kind(one, c) for c in names]
+        real = [one.judge({**one.column(c)})[:2] for c in names]
+        columns = {kind: [k[kind] for k in kinds] for kind in kinds[0]}
+        every = list(columns)
+        columns["all kinds, mean"] = np.mean([columns[k] for k in every], axis=0).tolist()
+        others = [columns[k] for k in every if k not in IMITATE]
+        columns["without tile, tiny_patch, grating"] = np.mean(others, axis=0).tolist()
+        usual = [columns[k] for k in kinds_for("images")]
+        columns["the seven of the recipes"] = np.mean(usual, axis=0).tolist()
+        for kind, values in columns.items():
+            pair = [float(spearmanr(values, [r[i] for r in real]).statistic) for i in (0, 1)]
+            found.setdefault(kind, []).append(pair)
+    return {kind: np.mean(pairs, axis=0).round(3).tolist() for kind, pairs in found.items()}
+
+
+def with_and_without(networks: Sequence[Studied]) -> dict[str, Any]:
+    rows: dict[str, list[list[float]]] = {}
+    weighed = {}
+    for one in networks:
+        found = weights(one)
+        weighed[one.name] = {name: round(value, 2) for name, value in found.items()}
+        for name, function in RULES.items():
+            rows.setdefault(name, []).append(one.differences(by_rule(one, function, found)))
+    means = {name: np.mean(each, axis=0).round(3).tolist() for name, each in rows.items()}
+    return {"networks": [one.name for one in networks], "weights": weighed, "rows": means}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tasks", nargs="+", help="NAME=FILE,FILE,…")
+    parser.add_argument("--classes", nargs="*", default=[], help="NAME=NUMBER where not 10")
+    parser.add_argument("--kinds", action="store_true", help="the kinds instead of the parts")
+    given = parser.parse_args()
+    classes = {k: int(v) for k, v in (each.split("=") for each in given.classes)}
+    result: dict[str, Any] = {}
+    for each in given.tasks:
+        name, files = each.split("=")
+        networks = [Studied.of(file) for file in files.split(",")]
+        for one in networks:
+            one.header["classes"] = classes.get(name, 10)
+        result[name] = predicts(networks) if given.kinds else with_and_without(networks)
+        print(name, flush=True)
+    out = HERE / ("result-kinds.json" if given.kinds else "result-parts.json")
+    out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
