@@ -217,6 +217,7 @@ STEPS = (
     "tulip+react",
     "tulip+scale",
     "tulip&knn",
+    "auto",
     "tulip[recipe=paper]",
     "tulip[recipe=paper,tune=ood]",
 )

@@ -68,7 +68,7 @@ def main() -> None:
             ticks, [f"{tick:+d} %".replace("-", "−") if tick else "0" for tick in ticks]
         )
         axes.set_xlim(-8, 420)
-        axes.set_ylim(-1.7, 2.7)
+        axes.set_ylim(-0.6, 2.9)
         axes.set_xlabel("worse order of the network's own errors (AURC, beside entropy's)  →")
         axes.set_ylabel("finds more OOD (AUROC, points)  →")
         lower = ", ".join(f"{t} −{abs(means(tasks, n)[1]):.0f}" for n, t in BELOW.items())

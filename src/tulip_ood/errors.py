@@ -14,6 +14,7 @@ __all__ = [
     "InputError",
     "ModelError",
     "NotFittedError",
+    "RefusedError",
     "ThresholdError",
     "TulipError",
     "TulipWarning",
@@ -55,6 +56,18 @@ class ModelError(TulipError, TypeError):
         Traceback (most recent call last):
         ...
         tulip_ood.errors.ModelError: expected a torch.nn.Module, got str
+    """
+
+
+class RefusedError(ModelError, RuntimeError):
+    """The network cannot run on such inputs; the message has what it said itself.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> x, y = torch.zeros(50, 5), torch.zeros(50)
+        >>> tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        Traceback (most recent call last):
+        tulip_ood.errors.RefusedError: the network cannot run on inputs of shape [N, 5]: mat1 ...
     """
 
 

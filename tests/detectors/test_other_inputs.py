@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import tulip_ood
-from tulip_ood.errors import InputError, ModelError
+from tulip_ood.errors import InputError, RefusedError
 
 pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 N = 60
@@ -110,11 +110,11 @@ def test_fitting_on_inputs_of_another_width(vectors: Any, method: str) -> None:
     x, y = vectors.val
     wide = [(torch.cat([x, x], dim=1), y)]
     detector = tulip_ood.detectors.make(method, vectors.model)
-    with pytest.raises(ModelError, match=r"cannot run on inputs of shape \[N, 4\]: mat1"):
+    with pytest.raises(RefusedError, match=r"cannot run on inputs of shape \[N, 4\]: mat1"):
         detector.fit(wide)
     fitted = tulip_ood.detectors.make(method, vectors.model).fit(vectors.loader())
     before = fitted.score(x[:4])
-    with pytest.raises(ModelError, match=r"cannot run on inputs of shape \[N, 4\]: mat1"):
+    with pytest.raises(RefusedError, match=r"cannot run on inputs of shape \[N, 4\]: mat1"):
         fitted.fit(wide)
     assert torch.equal(fitted.score(x[:4]), before)
 

@@ -30,9 +30,9 @@ from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
-from tulip_ood.network.refusing import in_our_words
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs
+from tulip_ood.network.trying import in_our_words
 from tulip_ood.numerics.random import check_seed
 from tulip_ood.numerics.tasks import make_task
 

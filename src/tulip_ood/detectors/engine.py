@@ -21,9 +21,9 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
-from tulip_ood.network.refusing import in_our_words
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, dense_labels, dense_positions
+from tulip_ood.network.trying import in_our_words
 
 __all__ = ["Engine", "Held", "PassCount", "mark_invalid"]
 

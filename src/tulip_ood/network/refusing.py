@@ -1,23 +1,16 @@
 """What a network says to inputs that do not fit it, in words of ours."""
 
-import contextlib
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+from tulip_ood.errors import RefusedError, TulipError
 
-from tulip_ood.errors import ModelError, TulipError
-from tulip_ood.network import inputs as structures
-from tulip_ood.network.gathering import is_out_of_memory
-from tulip_ood.network.inputs import Inputs
-from tulip_ood.network.network import Network
+if TYPE_CHECKING:
+    from torch import Tensor
 
-__all__ = ["in_our_words", "network_refuses"]
+__all__ = ["network_refuses"]
 
 
-_SAID = (RuntimeError, AssertionError, IndexError, ValueError)
-
-
-def network_refuses(error: Exception, inputs: Tensor) -> Exception:
+def network_refuses(error: Exception, inputs: "Tensor") -> Exception:
     """What PyTorch says when inputs do not fit a network, as an error of ours.
 
     Example:
@@ -29,33 +22,4 @@ def network_refuses(error: Exception, inputs: Tensor) -> Exception:
         return error
     shape = ", ".join(map(str, inputs.shape[1:]))
     reason = " ".join(str(error).split())[:300]
-    return ModelError(f"the network cannot run on inputs of shape [N, {shape}]: {reason}")
-
-
-@contextlib.contextmanager
-def in_our_words(network: Network, row: Inputs) -> Iterator[None]:
-    """While a network runs on inputs like one: an error of ours, if it is they that do not fit.
-
-    Other errors pass through: of the caller's own code, of memory, or of a module that fails
-    now and then.
-
-    Example:
-        >>> import torch
-        >>> from tulip_ood.numerics.tasks import make_task
-        >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
-        >>> with in_our_words(network, torch.zeros(1, 5)):
-        ...     network.run(torch.zeros(20, 5))
-        Traceback (most recent call last):
-        tulip_ood.errors.ModelError: the network cannot run on inputs of shape [N, 5]: mat1 and ...
-    """
-    try:
-        yield
-    except _SAID as error:
-        found = next((tensor for _, tensor in structures.tensors(row)), None)
-        if found is None or isinstance(error, TulipError) or is_out_of_memory(error):
-            raise
-        try:
-            network.run(row)
-        except _SAID:
-            raise network_refuses(error, found) from error
-        raise
+    return RefusedError(f"the network cannot run on inputs of shape [N, {shape}]: {reason}")
