@@ -95,6 +95,31 @@ def test_features_that_may_be_negative_are_not_shaped(data: tuple[Tensor, Tensor
     assert any(f.code == "unshaped" for f in detector.report().findings)
 
 
+def test_logits_that_are_changed_behind_the_last_layer(
+    data: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
+    """Shaped features would have to go through what lies behind it."""
+
+    class Sharpened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 3 * self.network(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = Sharpened()
+        detector = Auto(model).fit([data])
+        again = detector.fit([data])
+    assert any(f.code == "unshaped" for f in detector.report().findings)
+    assert again._part_names == ("tulip", "tulip+scale", "knn", "ratio")
+    detector.save(tmp_path / "auto.tulip")
+    loaded = tulip_ood.load(tmp_path / "auto.tulip", model)
+    assert torch.equal(loaded.score(data[0]), detector.score(data[0]))
+
+
 def test_without_features_there_is_still_the_ratio(
     data: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:

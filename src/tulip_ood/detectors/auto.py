@@ -181,14 +181,15 @@ class Auto(Sum):
             return
         few = rows.take(range(min(LOOKED_AT, len(rows))))
         base = Needs(self._settings().with_(n_samples=0))
-        features = self.engine.passes_of(few, base, seed=self.seed).need_features()
+        passes = self.engine.passes_of(few, base, seed=self.seed)
         shaped = self.parts[self._part_names.index(SHAPED)]
         assert isinstance(shaped, Tulip)
-        assert shaped.shaping is not None
+        if shaped.shaping is None:
+            return
         try:
-            make_shaping(shaped.shaping).learned(features)
+            passes.reshaped(make_shaping(shaped.shaping).learned(passes.need_features()))
         except ModelError as error:
-            shaped.shaping, shaped._setting = None, replace(shaped._setting, shaping=None)
+            shaped._setting = replace(shaped._setting, shaping=None)
             self._find("unshaped", f"{SHAPED} takes features as they are: {error}")
 
     def _leave_out(self, name: str, reason: str) -> None:
