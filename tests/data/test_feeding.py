@@ -1,14 +1,16 @@
 """Images decoded by threads or processes: the same batches, the same reasons, nothing left over."""
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +99,131 @@ def test_a_picture_that_ends_its_process_is_a_bad_row(
     with Decoders(PREPROCESS, 1, rows=1, processes=True) as decoders:
         found = decoders.submit(str(folder / "00.png")).result()
     assert found == "decoding it ended a process twice (exit code 1)"
+
+
+STRANGE = """#!{python}
+import os, signal, time
+from tulip_ood.data import worker
+usual = worker.pixels_or_why
+def pixels_or_why(preprocess, raw):
+    if "deadly" in raw:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "slow" in raw:
+        time.sleep(0.05)
+    if "endless" in raw:
+        time.sleep(600)
+    return usual(preprocess, raw)
+worker.pixels_or_why = pixels_or_why
+worker._main()
+"""
+
+
+@pytest.fixture
+def strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that do what the name of a picture says."""
+    script = tmp_path / "strange"
+    script.write_text(STRANGE.format(python=sys.executable))
+    script.chmod(0o700)
+    monkeypatch.setattr(workers.sys, "executable", str(script))
+
+
+def named(folder: Path, place: Path, name: str, like: str) -> str:
+    copy = place / f"{name} {like}"
+    copy.write_bytes((folder / like).read_bytes())
+    return str(copy)
+
+
+def decoded(raws: Sequence[Raw], n: int, preprocess: Preprocess = PREPROCESS) -> list[Any]:
+    with Decoders(preprocess, n, rows=len(raws), processes=True) as decoders:
+        futures = [decoders.submit(raw) for raw in raws]
+        return [future.result(timeout=120) for future in futures]
+
+
+@pytest.mark.usefixtures("strange")
+def test_pictures_that_take_longer_stay_in_their_place(folder: Path, tmp_path: Path) -> None:
+    kinds = ["slow" if i % 5 == 0 else "quick" for i in range(20)]
+    paths = [
+        named(folder, tmp_path, kind, f"{2 * (i % 15):02d}.png") for i, kind in enumerate(kinds)
+    ]
+    for found, expected in zip(decoded(paths, 2), decoded(paths, 0), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.usefixtures("strange")
+@pytest.mark.parametrize("n", [1, 2])
+def test_only_the_picture_that_ends_processes_is_to_blame(
+    folder: Path, tmp_path: Path, n: int
+) -> None:
+    kinds = ["harmless"] * 12
+    for i in (0, 3, 4, 11):
+        kinds[i] = "deadly"
+    paths = [named(folder, tmp_path, kind, f"{2 * i:02d}.png") for i, kind in enumerate(kinds)]
+    for kind, found, expected in zip(kinds, decoded(paths, n), decoded(paths, 0), strict=True):
+        if kind == "deadly":
+            assert found == "decoding it ended a process twice (signal 9)"
+        else:
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_a_process_killed_from_outside_is_replaced(folder: Path) -> None:
+    path = str(folder / "00.png")
+    expected = decoded([path], 0)[0]
+    with Decoders(PREPROCESS, 1, rows=6, processes=True) as decoders:
+        for _ in range(3):
+            for _twice in range(2):  # the first may have a process for itself
+                found = decoders.submit(path).result()
+                np.testing.assert_array_equal(found, expected)
+            (helper,) = decoders._helpers
+            os.kill(helper._process.pid, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("strange")
+def test_closing_does_not_wait_for_what_was_asked(folder: Path, tmp_path: Path) -> None:
+    others = children()
+    endless = named(folder, tmp_path, "endless", "00.png")
+    with Decoders(PREPROCESS, 2, rows=20, processes=True) as decoders:
+        futures = [decoders.submit(endless) for _ in range(20)]
+        while [bool(helper.asked) for helper in decoders._helpers] != [True] * 2:
+            time.sleep(0.01)
+        assert len(children() - others) == 2
+    assert not ours()
+    assert not children() - others
+    assert all(future.cancelled() for future in futures)
+
+
+def test_closing_does_not_wait_for_threads_that_have_not_begun(folder: Path) -> None:
+    with Decoders(PREPROCESS, 1, rows=200, processes=False) as decoders:
+        futures = [decoders.submit(str(folder / "00.png")) for _ in range(200)]
+        futures[0].result()
+    assert not ours()
+    assert all(future.done() for future in futures)
+    assert futures[-1].cancelled()
+
+
+def test_requests_and_answers_larger_than_a_pipe() -> None:
+    whole = Preprocess(None, None, (0.5,) * 3, (0.5,) * 3)
+    noise = np.random.default_rng(0).integers(0, 256, (900, 800, 3), dtype=np.uint8)
+    stored = io.BytesIO()
+    Image.fromarray(noise).save(stored, "bmp")  # 2 MB; a pipe holds one
+    small = io.BytesIO()
+    Image.fromarray(noise[:250]).save(small, "bmp")
+    raws = [stored.getvalue(), small.getvalue(), stored.getvalue(), stored.getvalue()] * 2
+    assert len(raws[0]) > workers._PIPE_BYTES
+    for raw, found in zip(raws, decoded(raws, 1, whole), strict=True):
+        np.testing.assert_array_equal(found, noise if len(raw) == len(raws[0]) else noise[:250])
+
+
+@pytest.mark.parametrize("name", ["\ud800.png", "a\0b.png", "x" * 5000])
+def test_names_that_no_file_has_are_refused_in_the_same_words(name: str) -> None:
+    assert decoded([name], 1) == decoded([name], 0)
+
+
+def test_a_process_that_cannot_be_started_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers.sys, "executable", "/no/such/python")
+    with pytest.raises(FileNotFoundError, match="/no/such/python"):
+        decoded([str(folder / "00.png")], 1)
 
 
 def test_the_limit_on_pixels_goes_along(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,11 @@ from PIL import Image
 from tulip_ood.data.decoding import Raw, why
 from tulip_ood.data.preprocess import Preprocess
 
-__all__ = ["PATH", "PIXELS", "REASON", "pixels_or_why", "read_answer", "serve", "write_request"]
+__all__ = ["PATH", "PIXELS", "REASON", "pixels_or_why", "read_answer", "request", "send", "serve"]
 
 PATH, BYTES, PIXELS, REASON = b"p", b"b", b"a", b"w"
 _REQUEST = struct.Struct("<cQ")  # kind, length
+_NAMES = ("utf-8", "surrogatepass")  # any text, whatever the system calls its files
 _ANSWER = struct.Struct("<cQQQ")  # kind, shape (a reason has its length and zeros)
 
 
@@ -38,19 +39,17 @@ def pixels_or_why(preprocess: Preprocess, raw: Raw) -> NDArray[np.uint8] | str:
         return why(error)
 
 
-def write_request(stream: BinaryIO, raw: str | bytes) -> None:
-    """Ask for one image.
+def request(raw: str | bytes) -> bytes:
+    """What asks for one image.
 
     Example:
-        >>> import io
-        >>> stream = io.BytesIO()
-        >>> write_request(stream, "a.png")
-        >>> stream.getvalue()[:1] == PATH
+        >>> request("a.png")[:1] == PATH
         True
     """
+    # A name that no file can have is refused there, with the same words as here.
     named = isinstance(raw, str)
-    body = os.fsencode(raw) if isinstance(raw, str) else raw
-    _send(stream, _REQUEST.pack(PATH if named else BYTES, len(body)) + body)
+    body = raw.encode(*_NAMES) if isinstance(raw, str) else raw
+    return _REQUEST.pack(PATH if named else BYTES, len(body)) + body
 
 
 def read_answer(stream: BinaryIO) -> NDArray[np.uint8] | str:
@@ -69,11 +68,19 @@ def read_answer(stream: BinaryIO) -> NDArray[np.uint8] | str:
     return pixels
 
 
-def _send(stream: BinaryIO, *parts: bytes | memoryview) -> None:
-    for part in parts:
-        left = memoryview(part)
-        while len(left):  # a signal may cut a write short
-            left = left[stream.write(left) :]
+def send(stream: BinaryIO, message: bytes) -> None:
+    """All of it, in one piece where the pipe has room: the other side wakes up once.
+
+    Example:
+        >>> import io
+        >>> stream = io.BytesIO()
+        >>> send(stream, request(b"pixels"))
+        >>> stream.getvalue() == request(b"pixels")
+        True
+    """
+    left = memoryview(message)
+    while len(left):  # a signal may cut a write short
+        left = left[stream.write(left) :]
     stream.flush()
 
 
@@ -100,8 +107,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         >>> import io
         >>> asked, said = io.BytesIO(), io.BytesIO()
         >>> how = Preprocess(None, None, (0.5,), (0.5,)).to_json()
-        >>> write_request(asked, json.dumps({"preprocess": how, "most_pixels": None}))
-        >>> write_request(asked, "/no/such/file.png")
+        >>> send(asked, request(json.dumps({"preprocess": how, "most_pixels": None})))
+        >>> send(asked, request("/no/such/file.png"))
         >>> _ = asked.seek(0), serve(asked, said), said.seek(0)
         >>> read_answer(said)
         'there is no such file'
@@ -113,13 +120,13 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         preprocess = Preprocess.from_json(told["preprocess"])
         while True:
             kind, asked = _read_request(requests)
-            found = pixels_or_why(preprocess, os.fsdecode(asked) if kind == PATH else asked)
+            found = pixels_or_why(preprocess, asked.decode(*_NAMES) if kind == PATH else asked)
             if isinstance(found, str):
                 text = found.encode("utf-8", "replace")
-                _send(answers, _ANSWER.pack(REASON, len(text), 0, 0), text)
+                send(answers, _ANSWER.pack(REASON, len(text), 0, 0) + text)
             else:
                 body = np.ascontiguousarray(found).data.cast("B")
-                _send(answers, _ANSWER.pack(PIXELS, *found.shape), body)
+                send(answers, b"".join((_ANSWER.pack(PIXELS, *found.shape), body)))
     except (EOFError, BrokenPipeError):
         return
 

@@ -7,13 +7,16 @@ the same in all cases.
 """
 
 import contextlib
+import io
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, TYPE_CHECKING, Any
+from collections import deque
+from concurrent.futures import Future
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +24,7 @@ from PIL import Image
 
 from tulip_ood.data.decoding import Raw
 from tulip_ood.data.preprocess import Preprocess
-from tulip_ood.data.worker import pixels_or_why, read_answer, write_request
+from tulip_ood.data.worker import pixels_or_why, read_answer, request, send
 from tulip_ood.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,8 +37,19 @@ _FEW_WORKERS = 2  # up to here threads do not get in each other's way
 _MANY_ROWS = 2048
 _LARGE_SIDE = 96
 _PIPE_BYTES = 1 << 20  # a picture of 224 × 224 goes through in one piece
+_LEAST_PIPE_BYTES = 4096  # what a pipe holds where the system does not say
+_KEEP_MEMORY = {  # glibc: fetching each picture's memory anew takes a quarter of the time
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}
+_AHEAD = 4  # requests with a process: one is worked on, the others wait in its pipe
 
 Decoded = NDArray[np.uint8] | str
+
+
+class _Task(NamedTuple):
+    raw: Raw
+    done: "Future[Decoded]"
 
 
 def default_workers() -> int:
@@ -81,65 +95,131 @@ class Decoders:
             processes = many and side >= _LARGE_SIDE
         self._preprocess = preprocess
         self._helpers: list[_Helper] = []
-        self._own = threading.local()
+        self._threads: list[threading.Thread] = []
+        self._todo: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
-        self._work: Callable[[Raw], Decoded] = self._by_process if processes else self._here
-        self._pool: ThreadPoolExecutor | None = None
-        if self.workers:
-            self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="tulip-decode")
+        self._work: Callable[[], None] = self._by_process if processes else self._here
 
     def __enter__(self) -> "Decoders":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool is None:
-            return
-        self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._closed = True
             for helper in self._helpers:  # a thread that waits for one hears of it
                 helper.end()
-        self._pool.shutdown(wait=True)
-        for helper in self._helpers:
-            helper.close()
+        for thread in self._threads:  # and so does one that waits for something to do
+            self._todo.put(None)
+        for thread in self._threads:
+            thread.join()
+        while not self._todo.empty():
+            if (task := self._todo.get()) is not None:
+                task.done.cancel()
 
     def submit(self, raw: Raw) -> "Future[Decoded]":
         """Pixels, or the reason why there are none, soon."""
-        if self._pool is not None:
-            return self._pool.submit(self._work, raw)
-        done: Future[Decoded] = Future()
-        done.set_result(self._here(raw))
-        return done
+        task = _Task(raw, Future())
+        if not self.workers:
+            self._do(task)
+            return task.done
+        self._todo.put(task)
+        if len(self._threads) < self.workers:
+            name = f"tulip-decode-{len(self._threads)}"
+            # A daemon: a program that ends without closing us does not wait for it.
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return task.done
 
-    def _here(self, raw: Raw) -> Decoded:
-        return pixels_or_why(self._preprocess, raw)
+    def _do(self, task: _Task) -> None:
+        task.done.set_result(pixels_or_why(self._preprocess, task.raw))
 
-    def _by_process(self, raw: Raw) -> Decoded:
-        if not isinstance(raw, str | bytes):  # there is nothing to decode
-            return self._here(raw)
-        ended = 0
-        for _ in range(2):  # a process may have been killed for something else
-            try:
-                return self._helper().ask(raw)
-            except (EOFError, OSError):
-                ended = self._own.helper.end()
-                self._own.helper = None
-                if self._closed:
-                    return "stopped"
-        how = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
-        return f"decoding it ended a process twice ({how})"
+    # ------------------------------------------------------------- what a thread does
 
-    def _helper(self) -> "_Helper":
-        """The process that belongs to this thread."""
-        found: _Helper | None = getattr(self._own, "helper", None)
-        if found is None:
-            found = self._own.helper = _Helper(self._preprocess)
-            with self._lock:
-                self._helpers.append(found)
-                if self._closed:
-                    found.end()
-        return found
+    def _here(self) -> None:
+        while not self._closed and (task := self._next(wait=True)) is not None:
+            self._do(task)
+
+    def _by_process(self) -> None:
+        """Ask a process of this thread's own, a few pictures ahead of its answers.
+
+        A process that has answered finds its next request in the pipe, and need not wait until
+        this thread gets Python's lock.
+        """
+        helper: _Helper | None = None
+        while not self._closed:
+            task = self._next(wait=helper is None or not helper.asked)
+            if task is not None and not isinstance(task.raw, str | bytes):
+                self._do(task)  # there is nothing to decode
+                continue
+            if helper is None and task is not None:
+                helper = self._start(task)
+            if helper is not None and not self._turn(helper, task):
+                self._drop(helper)
+                for left in helper.asked:
+                    self._alone(left)
+                helper = None
+        if helper is not None:
+            self._drop(helper)
+            for left in helper.asked:
+                left.done.cancel()
+
+    def _turn(self, helper: "_Helper", task: _Task | None) -> bool:
+        """Ask, and hear an answer if it is time to; whether the process is still there."""
+        try:
+            if task is not None:
+                helper.ask(task)
+            if task is None or len(helper.asked) == _AHEAD:
+                helper.hear()
+        except Exception:  # it is gone, or has more to say than this process has memory for
+            return False
+        return True
+
+    def _alone(self, task: _Task) -> None:
+        """Once more, with a process for this picture alone: what ends that as well is to blame.
+
+        The first may have been ended by a picture beside it, or killed for something else.
+        """
+        helper = None if self._closed else self._start(task)
+        if helper is None:
+            task.done.cancel()  # unless the start has failed: then it has an error
+            return
+        survived = self._turn(helper, task) and self._turn(helper, None)
+        ended = self._drop(helper)
+        if self._closed:
+            task.done.cancel()
+        elif not survived:
+            how = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
+            task.done.set_result(f"decoding it ended a process twice ({how})")
+
+    def _next(self, *, wait: bool) -> _Task | None:
+        """What to do; None where there is nothing now, or the end has come."""
+        try:
+            return self._todo.get(block=wait)
+        except queue.Empty:
+            return None
+
+    def _start(self, task: _Task) -> "_Helper | None":
+        """A process; where the system refuses one, that is an error for this task."""
+        try:
+            helper = _Helper(self._preprocess)
+        except Exception as error:
+            task.done.set_exception(error)
+            return None
+        with self._lock:
+            self._helpers.append(helper)
+            if self._closed:
+                helper.end()
+        return helper
+
+    def _drop(self, helper: "_Helper") -> int:
+        """How it ended, now if not before."""
+        with self._lock:
+            self._helpers.remove(helper)
+        ended = helper.end()
+        helper.close()
+        return ended
 
 
 class _Helper:
@@ -153,13 +233,16 @@ class _Helper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**_KEEP_MEMORY, **os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,  # Ctrl-C is for us: we end it
         )
-        for pipe in (self._in, self._out):
-            _widen(pipe)
+        _widen(self._out)
+        self._room = _widen(self._in) // _AHEAD
+        # Read as much as there is: the pixels of a picture come with what is said before them.
+        self._answers = io.BufferedReader(self._out, _PIPE_BYTES)
         first = {"preprocess": preprocess.to_json(), "most_pixels": Image.MAX_IMAGE_PIXELS}
-        self._to_say: str | None = json.dumps(first)
+        self._to_say = request(json.dumps(first))
+        self.asked: deque[_Task] = deque()
 
     @property
     def _in(self) -> Any:
@@ -169,12 +252,21 @@ class _Helper:
     def _out(self) -> Any:
         return self._process.stdout
 
-    def ask(self, raw: str | bytes) -> Decoded:
-        if self._to_say is not None:
-            write_request(self._in, self._to_say)
-            self._to_say = None
-        write_request(self._in, raw)
-        return read_answer(self._out)
+    def ask(self, task: _Task) -> None:
+        assert isinstance(task.raw, str | bytes)
+        said = self._to_say + request(task.raw)
+        self._to_say = b""
+        self.asked.append(task)  # whatever happens now happens to it as well
+        # Two that wait for each other: a process to get rid of an answer, and we of a request that
+        # does not fit into the pipe beside others. So that one is sent when nothing else is asked.
+        while len(said) > self._room and len(self.asked) > 1:
+            self.hear()
+        send(self._in, said)
+
+    def hear(self) -> None:
+        if self.asked:
+            found = read_answer(self._answers)
+            self.asked.popleft().done.set_result(found)
 
     def end(self) -> int:
         """Stop it now; how it ended, as `subprocess` says it."""
@@ -183,14 +275,15 @@ class _Helper:
 
     def close(self) -> None:
         """Let go of the pipes, when no thread uses them any more."""
-        for pipe in (self._in, self._out):
+        for pipe in (self._in, self._answers):
             with contextlib.suppress(OSError):
                 pipe.close()
 
 
-def _widen(pipe: IO[bytes]) -> None:
-    """Fewer turns between the two ends of a pipe, where the system can."""
+def _widen(pipe: IO[bytes]) -> int:
+    """Fewer turns between the two ends of a pipe, where the system can; what the pipe holds."""
     with contextlib.suppress(ImportError, AttributeError, OSError):
         import fcntl
 
-        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        return fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return _LEAST_PIPE_BYTES
