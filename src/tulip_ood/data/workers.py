@@ -109,7 +109,7 @@ class Decoders:
             self._closed = True
             for helper in self._helpers:  # a thread that waits for one hears of it
                 helper.end()
-        for thread in self._threads:  # and so does one that waits for something to do
+        for _thread in self._threads:  # and so does one that waits for something to do
             self._todo.put(None)
         for thread in self._threads:
             thread.join()
