@@ -151,7 +151,7 @@ evidence-feeding-gpu: ## TULiP beside EBO from JPEG files, on 16 cores and a GPU
 		--repeats 2 --precisions half --out benchmarks/feeding/result-cuda.json
 
 evidence-speed-cpu: ## The same on two cores that nobody else uses, and what sharing the trunk brings
-	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) benchmarks/speed/run.py --device cpu --rounds 3
+	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) benchmarks/speed/run.py --device cpu --rounds 7
 	PYTHONPATH=src OMP_NUM_THREADS=1 $(PYTHON) benchmarks/speed/partition.py
 
 evidence-memory: $(VENV)/.dev ## Peak memory of learning from ever more features
