@@ -251,6 +251,7 @@ CHOICES = (
     "tulip",
     "tulip+scale",
     "tulip&knn",
+    "auto",
 )
 
 
