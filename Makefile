@@ -147,7 +147,7 @@ evidence-peers: ## Time against AUROC beside pytorch-ood and laplace-torch (PYTH
 	PYTHONPATH=src $(VENV)/bin/python benchmarks/speed/peers.py --draw
 
 evidence-feeding-gpu: ## TULiP beside EBO from JPEG files, on 16 cores and a GPU
-	PYTHONPATH=src $(PYTHON) benchmarks/feeding/run.py --score --workers 0 1 4 16 --images 20480 \
+	PYTHONPATH=src $(PYTHON) benchmarks/feeding/run.py --score --workers 0 4 16 --images 20480 \
 		--repeats 2 --precisions half --out benchmarks/feeding/result-cuda.json
 
 evidence-speed-cpu: ## The same on two cores that nobody else uses, and what sharing the trunk brings

@@ -1,7 +1,7 @@
 """Images per second from JPEG files, and what TULiP costs beside EBO when files are scored.
 
     make evidence-feeding                                   # decoding alone, 0, 1 and 2 workers
-    python benchmarks/feeding/run.py --score --workers 0 1 4 16 --images 20480   # with a GPU
+    python benchmarks/feeding/run.py --score --workers 0 4 16 --images 20480     # with a GPU
 
 Needs torch, numpy, safetensors and Pillow alone. 500 × 375 JPEGs are synthesised into a temporary
 folder (or --folder, which is kept) and read again and again, so that they come from memory, not

@@ -1,5 +1,7 @@
 """Convolutions with fewer multiplications are convolutions, and only where shapes say so."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -74,6 +76,39 @@ def test_an_image_is_not_touched_by_others() -> None:
     others = torch.full_like(x, torch.nan)
     others[4] = x[4]
     assert worst(winograd.convolve(others, weight)[4:5], alone) < 1e-5
+
+
+def test_outputs_do_not_lie_in_memory_that_is_kept() -> None:
+    """Of every size: with whole tiles outputs are written in place, else cut out."""
+    for size in (8, 7):
+        weight = drawn(8, 8, 3, 3, seed=1)
+        first = winograd.convolve(drawn(3, 8, size, size), weight)
+        before = first.clone()
+        winograd.convolve(drawn(3, 8, size, size, seed=2), weight)
+        assert torch.equal(first, before)
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    weight = drawn(32, 32, 3, 3, seed=1)
+    inputs = [drawn(4 + i % 3, 32, 9 + i % 4, 8, seed=i) for i in range(24)]
+    alone = [winograd.convolve(x, weight, relu=True) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda x: winograd.convolve(x, weight, relu=True), inputs))
+    assert all(worst(one, true) < 1e-5 for one, true in zip(found, alone, strict=True))
+
+
+def test_memory_kept_by_inference_serves_elsewhere() -> None:
+    def convolve() -> Tensor:
+        return winograd.convolve(drawn(2, 40, 12, 12), drawn(8, 40, 3, 3, seed=1))
+
+    with ThreadPoolExecutor(1) as pool:  # a thread that has kept nothing yet
+
+        def inside() -> Tensor:
+            with torch.inference_mode():
+                return convolve()
+
+        one, two = pool.submit(inside).result(), pool.submit(convolve).result()
+    assert torch.equal(one, two)
 
 
 # ------------------------------------------------------------------------------------ the rule

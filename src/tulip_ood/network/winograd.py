@@ -7,13 +7,17 @@ multiplications instead of twelve, and in two dimensions 4 × 4 outputs for 36 i
 
     Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A        g: 3 × 3, d: a tile of 6 × 6, summed over channels
 
-The sum over channels is 36 matrix products. Everything else is small beside them where there are
-many channels and few positions; which layers these are is a matter of shapes alone (`pays`), so
-that the same input gives the same output. Kernels are transformed in every pass: held, they would
-take four times the memory of all perturbed copies.
+The sum over channels is 36 matrix products, the transforms are products with Kronecker's B ⊗ B and
+A ⊗ A for every tile; they are small beside the first where there are many channels. Which layers
+these are is a matter of shapes alone (`pays`), so that the same input gives the same output.
+
+Kernels are transformed in every pass: held, they would take four times the memory of all perturbed
+copies. What is between the products lies in memory that a thread keeps for itself (at most some
+80 MiB): fetched anew from the system in every layer, it costs as much as a product.
 """
 
 import math
+import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -31,18 +35,18 @@ _POINTS = _SIDE * _SIDE
 _AT = (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)  # and infinity
 
 _CHANNELS = 128  # with fewer, transforms take what products save
-_LARGEST = 32  # height and width: tiles are cut out by a product with the whole of either
-_AT_ONCE = 64  # positions of images whose tiles are cut out by one product
+_LARGEST = 32  # height and width: beyond, this was not measured
 _FULL = 12  # outputs that the tiles give on average, of 16
 _TILES = 64  # in a batch: with fewer, the transform of the kernels is not worth it
-_SCRATCH = 8 << 20  # bytes, for what is between the products: twice
-_KERNELS = 20 << 20  # bytes, for transformed kernels
+# Bytes, twice, for what is between the products: best few, but kernels are read for every part.
+_LEAST, _MOST = 4 << 20, 16 << 20
+_KERNELS = 40 << 20  # bytes, for transformed kernels
 
 
 class _Transforms(NamedTuple):
     kernel: Tensor  # [36, 9]: G ⊗ G
-    inputs: Tensor  # [6, 6]: Bᵀ, float64
-    outputs: Tensor  # [4, 6]: Aᵀ
+    inputs: Tensor  # [36, 36]: Bᵀ ⊗ Bᵀ
+    outputs: Tensor  # [16, 36]: Aᵀ ⊗ Aᵀ
 
 
 def pays(x: Tensor, weight: Tensor, padding: int) -> bool:
@@ -93,27 +97,30 @@ def convolve(
         >>> torch.allclose(convolve(x, weight), torch.conv2d(x, weight, padding=1), atol=1e-4)
         True
     """
-    n, _, *size = x.shape
+    n, channels, *size = x.shape
     height, width = (one + 2 * padding - 2 for one in size)
     rows, columns = _tiles(height), _tiles(width)
-    most = max(weight.shape[:2]) * rows * columns * _POINTS  # numbers in between, for one image
+    most = max(len(weight), channels) * rows * columns * _POINTS  # numbers between, for one image
     kept = list(_kernels(weight)) if _group(weight) == _POINTS else None
-    fits = _SCRATCH if kept else 2 * _SCRATCH  # every part has to transform the kernels again
+    fits = min(max(_LEAST, 4 * _POINTS * len(weight) * channels), _MOST)
     step = -(-n // -(-4 * n * most // fits))  # parts of about the same size
-    room = x.new_empty(step * most), x.new_empty(step * most)
-    whole = x.new_empty(n, rows, _TILE, columns, _TILE, len(weight))
-    images = x.permute(0, 2, 3, 1).contiguous()
+    images = x.permute(0, 2, 3, 1)
+    framed = _room.take("framed", step, rows * _TILE + 2, columns * _TILE + 2, channels).zero_()
+    out = x.new_empty(n, height, width, len(weight))
     for first in range(0, n, step):
         part = slice(first, first + step)
-        tiles = _in_tiles(images[part], padding, room)
-        products = _taken(room[1], _POINTS, tiles.shape[1], len(weight))
+        tiles = _in_tiles(images[part], padding, framed)
+        products = _room.take("one", _POINTS, len(tiles), len(weight))
         for points, kernel in kept or _kernels(weight):
-            torch.bmm(tiles[points], kernel, out=products[points])
-        made = _outputs(products, room).view(_TILE, _TILE, -1, rows, columns, len(weight))
-        made = made.permute(2, 3, 0, 4, 1, 5)
-        torch.add(made, 0.0 if bias is None else bias, out=whole[part])
-    image = whole.view(n, rows * _TILE, columns * _TILE, -1)
-    out = image[:, :height, :width].contiguous().permute(0, 3, 1, 2)
+            torch.bmm(tiles.transpose(0, 1)[points], kernel, out=products[points])
+        made = _on_tiles(_transforms().outputs, products.transpose(0, 1), "two")
+        made = made.view(-1, rows, columns, _TILE, _TILE, len(weight)).transpose(2, 3)
+        whole = _room.take("one", *made.shape) if height % _TILE or width % _TILE else out[part]
+        torch.add(made, 0.0 if bias is None else bias, out=whole.view(made.shape))
+        if whole.data_ptr() != out[part].data_ptr():
+            image = whole.view(-1, rows * _TILE, columns * _TILE, len(weight))
+            out[part] = image[:, :height, :width]
+    out = out.permute(0, 3, 1, 2)
     if added is not None:
         out += added
     return out.relu_() if relu else out
@@ -137,63 +144,35 @@ def _transforms() -> _Transforms:
             torch.cat([values[:, :n], torch.eye(n, dtype=torch.float64, device="cpu")[-1:]])
             for n in (_SIDE, _TILE, 3)  # at infinity there is the highest coefficient
         )
-        return _Transforms(
-            torch.kron(kernel, kernel).float(),
-            torch.linalg.inv(whole).T,
-            inputs.T.float().contiguous(),
-        )
+        ways = kernel, torch.linalg.inv(whole).T, inputs.T
+        return _Transforms(*(torch.kron(way, way).float() for way in ways))
 
 
-@lru_cache(maxsize=64)
-def _along(size: int, padding: int) -> Tensor:
-    """Bᵀ for every tile in one direction, padding included: [tiles, 6, size]."""
-    tiles = _tiles(size + 2 * padding - 2)
-    with torch.inference_mode(False):
-        every = torch.zeros(tiles, _SIDE, size + 2 * _SIDE, dtype=torch.float64, device="cpu")
-        for i in range(tiles):
-            begins = _SIDE + i * _TILE - padding
-            every[i, :, begins : begins + _SIDE] = _transforms().inputs
-        return every[:, :, _SIDE : _SIDE + size].float()
+def _in_tiles(images: Tensor, padding: int, framed: Tensor) -> Tensor:
+    """Bᵀ d B of every tile d of some [n, H, W, C]: [n · tiles, 36, C].
 
-
-@lru_cache(maxsize=64)
-def _both(height: int, width: int, padding: int) -> Tensor:
-    """Bᵀ d B for every tile d of an image: [tiles · 36, H · W]."""
-    with torch.inference_mode(False):
-        ways = _along(height, padding).double(), _along(width, padding).double()
-        return torch.einsum("aip,bjq->abijpq", *ways).reshape(-1, height * width).float()
-
-
-def _in_tiles(images: Tensor, padding: int, room: tuple[Tensor, Tensor]) -> Tensor:
-    """Bᵀ d B of every tile d of some [n, H, W, C], in the first room: [36, n · tiles, C].
-
-    In small images both directions at once: every step less is one in which no core waits for
-    another.
+    Args:
+        images: What is cut; tiles overlap by two.
+        padding: On every side.
+        framed: Room for them with a frame, in which there are zeros, and stay.
     """
     n, height, width, channels = images.shape
-    if height * width <= _AT_ONCE:
-        cutting = _both(height, width, padding)
-        cut = _taken(room[0], n, len(cutting), channels)
-        torch.bmm(cutting.expand(n, -1, -1), images.view(n, -1, channels), out=cut)
-        return cut.view(-1, _POINTS, channels).transpose(0, 1)
-    down, across = (_along(size, padding).flatten(0, 1) for size in (height, width))
-    cut = _taken(room[0], n, len(down), width * channels)
-    torch.bmm(down.expand(n, -1, -1), images.view(n, height, -1), out=cut)
-    cut = cut.view(-1, width, channels)
-    tiles = _taken(room[1], len(cut), len(across), channels)
-    torch.bmm(across.expand(len(cut), -1, -1), cut, out=tiles)
-    tiles = tiles.view(n, -1, _SIDE, len(across) // _SIDE, _SIDE, channels)
-    tiles = tiles.permute(2, 4, 0, 1, 3, 5)
-    return _taken(room[0], *tiles.shape).copy_(tiles).view(_POINTS, -1, channels)
+    framed = framed[:n]
+    framed[:, padding : padding + height, padding : padding + width] = images
+    by_image, by_row, by_column, _ = framed.stride()
+    rows, columns = (framed.shape[i] // _TILE for i in (1, 2))
+    cut = framed.as_strided(
+        (n, rows, columns, _SIDE, _SIDE, channels),
+        (by_image, _TILE * by_row, _TILE * by_column, by_row, by_column, 1),
+    )
+    cut = _room.take("one", *cut.shape).copy_(cut)
+    return _on_tiles(_transforms().inputs, cut.view(-1, _POINTS, channels), "two")
 
 
-def _outputs(products: Tensor, room: tuple[Tensor, Tensor]) -> Tensor:
-    """Aᵀ M A of every tile M: [4, 4, …]."""
-    back, each = _transforms().outputs, products[0].numel()
-    half = _taken(room[0], _TILE, _SIDE * each)
-    torch.mm(back, products.view(_SIDE, -1), out=half)
-    made = _taken(room[1], _TILE, _TILE, each)
-    return torch.bmm(back.expand(_TILE, -1, -1), half.view(_TILE, _SIDE, each), out=made)
+def _on_tiles(transform: Tensor, tiles: Tensor, name: str) -> Tensor:
+    """The same matrix times each of [tiles, 36, C], in some memory."""
+    made = _room.take(name, len(tiles), len(transform), tiles.shape[2])
+    return torch.bmm(transform.expand(len(tiles), -1, -1), tiles, out=made)
 
 
 def _kernels(weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -202,7 +181,7 @@ def _kernels(weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
     What is given is written over by the next.
     """
     flat = weight.permute(0, 2, 3, 1).reshape(len(weight), 9, -1)
-    made = weight.new_empty(len(weight), _group(weight), flat.shape[2])
+    made = _room.take("kernels", len(weight), _group(weight), flat.shape[2])
     for first in range(0, _POINTS, made.shape[1]):
         points = slice(first, first + made.shape[1])
         torch.matmul(_transforms().kernel[points], flat, out=made)
@@ -215,6 +194,19 @@ def _group(weight: Tensor) -> int:
     return max(n for n in (36, 18, 12, 6, 3, 1) if n <= max(1, fit))
 
 
-def _taken(buffer: Tensor, *shape: int) -> Tensor:
-    """The beginning of a buffer, in some shape: memory that is new costs as much as a product."""
-    return buffer[: math.prod(shape)].view(*shape)
+class _Room(threading.local):
+    """Memory of a thread, by name: what is taken is written over when the name is taken again."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        needed = math.prod(shape)
+        if name not in self._buffers or self._buffers[name].numel() < needed:
+            self._buffers.pop(name, None)
+            with torch.inference_mode(False):  # else only inference could write to it
+                self._buffers[name] = torch.empty(needed, dtype=torch.float32, device="cpu")
+        return self._buffers[name][:needed].view(*shape)
+
+
+_room = _Room()
