@@ -49,18 +49,13 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
-.PHONY: evidence-imports evidence-fuzz evidence-release
-.PHONY: evidence-auto evidence-auto-parts evidence-auto-tasks evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
-.PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory
-.PHONY: evidence-parity evidence-networks evidence-scope evidence-feeding
-.PHONY: evidence-examples evidence-figures evidence-figures-passes evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
-.PHONY: evidence-demo evidence-metrics evidence-devices evidence-tuning evidence-heads
-.PHONY: evidence-speed evidence-speed-cpu evidence-peers evidence-feeding-gpu
-.PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
-.PHONY: evidence-examples evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
-.PHONY: evidence-cluster evidence-s3
-.PHONY: evidence-adapters evidence-bench evidence-imagenet evidence-memory evidence-parity evidence-networks
-.PHONY: evidence-architectures
+.PHONY: evidence-adapters evidence-architectures evidence-auto evidence-auto-parts
+.PHONY: evidence-auto-tasks evidence-bench evidence-cluster evidence-demo evidence-devices
+.PHONY: evidence-examples evidence-feeding evidence-feeding-gpu evidence-figures
+.PHONY: evidence-figures-passes evidence-fuzz evidence-heads evidence-imagenet evidence-imports
+.PHONY: evidence-memory evidence-metrics evidence-networks evidence-page evidence-parity
+.PHONY: evidence-peers evidence-release evidence-s3 evidence-scope evidence-serving evidence-speed
+.PHONY: evidence-speed-cpu evidence-tuning
 DATA ?= sets.npz
 CHECKPOINT ?= checkpoint.safetensors
 LIMIT ?= 3000
@@ -169,7 +164,6 @@ evidence-architectures: ## Fit, score, scopes and export on 26 networks (PYTHON=
 evidence-networks: ## Images prepared as the libraries do (PYTHON=… with torchvision, timm, transformers, scikit-learn)
 	PYTHONPATH=src $(PYTHON) benchmarks/networks/run.py
 
-.PHONY: evidence-serving evidence-page
 evidence-serving: $(VENV)/.dev ## 10,000 requests from 64 clients; schemathesis (SCHEMATHESIS=…/bin/schemathesis)
 	$(VENV)/bin/python benchmarks/serving/load.py
 	$(VENV)/bin/python benchmarks/serving/schema.py --schemathesis "$(SCHEMATHESIS)"

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from studied import Scores, Studied
 
-from tulip_ood.detectors.evidence import weight_of
+from tulip_ood.detectors.auto import NOTHING_BELOW as LIMITS
+from tulip_ood.detectors.evidence import NOTHING_BELOW, weight_of
 from tulip_ood.detectors.pseudo import KEEPS_LABEL, share_kept
 from tulip_ood.numerics.metrics import auroc
 from tulip_ood.shifts.kinds import kinds_for
@@ -52,7 +53,8 @@ def weights(one: Studied) -> dict[str, float]:
         return float(np.mean([found[kind] for kind in kinds]))
 
     entropy = mean(ENTROPY)
-    return {c: weight_of(mean(c), entropy) for c in (SHAPED, NEIGHBOURS, RATIO)}
+    limits = {SHAPED: NOTHING_BELOW, NEIGHBOURS: LIMITS["knn"], RATIO: NOTHING_BELOW}
+    return {column: weight_of(mean(column), entropy, most) for column, most in limits.items()}
 
 
 def above(x: Any) -> Any:

@@ -43,6 +43,9 @@ ORDER, SHAPED, NEIGHBOURS, RATIO = "tulip", "tulip+scale", "knn", "ratio"
 PARTS = (ORDER, SHAPED, NEIGHBOURS, RATIO)
 # TULiP over shaped features: constants that did well on every network of docs/research.md.
 SHAPING, SHAPED_BALANCE, SHAPED_J = "scale:85", 0.5, 2.0
+# Neighbours move the order of all inputs, the others only of those that they speak against: they
+# have to find pseudo-OOD nearly as well as entropy, or errors are ordered worse.
+NOTHING_BELOW = {NEIGHBOURS: 0.05}
 CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median
 LOOKED_AT = 128  # validation inputs, to see whether features can be shaped
 MAY_LOSE = 0.03  # of the accuracy on validation images, where they are mirrored
@@ -157,6 +160,7 @@ class Auto(Sum):
                 seed=self.seed,
                 count=count,
                 says=self._says,
+                nothing_below=NOTHING_BELOW,
             )
 
     def _check_mirror(self, rows: Rows, count: PassCount) -> None:

@@ -23,14 +23,19 @@ Weights = dict[str, float]
 NOTHING_BELOW = 0.10  # of AUROC below entropy's: not listened to at all
 
 
-def weight_of(found: float, by_entropy: float) -> float:
+def weight_of(found: float, by_entropy: float, nothing_below: float = NOTHING_BELOW) -> float:
     """1 for a score that finds pseudo-OOD as well as entropy does, 0 for one .1 of AUROC worse.
+
+    Args:
+        found: Its mean AUROC.
+        by_entropy: That of entropy.
+        nothing_below: So much worse is not listened to at all.
 
     Example:
         >>> weight_of(0.95, 0.9), round(weight_of(0.85, 0.9), 2), weight_of(0.6, 0.9)
         (1.0, 0.5, 0.0)
     """
-    return min(max(1.0 - (by_entropy - found) / NOTHING_BELOW, 0.0), 1.0)
+    return min(max(1.0 - (by_entropy - found) / nothing_below, 0.0), 1.0)
 
 
 def weigh(
@@ -42,6 +47,7 @@ def weigh(
     seed: int,
     count: PassCount | None = None,
     says: Callable[[Detector, Any, Passes], Tensor] | None = None,
+    nothing_below: Mapping[str, float] | None = None,
 ) -> tuple[Weights, dict[str, Any]]:
     """How much each score should count, and the mean AUROCs that say so.
 
@@ -57,6 +63,7 @@ def weigh(
         seed: Decides what is random in the kinds.
         count: Told of the passes that are made.
         says: What a detector says of passes, given what it has learned; its score by default.
+        nothing_below: For some of the scores, see `weight_of`.
 
     Returns:
         The weights, all 0 where no kind is left to judge by; and for the report the AUROCs.
@@ -102,4 +109,5 @@ def weigh(
     for name, detector in scores.items():
         own = partial(says, detector) if says is not None else detector._score
         said[name] = found(partial(own, detector._learn(learned)))
-    return {name: weight_of(said[name], said["entropy"]) for name in scores}, said
+    limits = dict.fromkeys(scores, NOTHING_BELOW) | dict(nothing_below or {})
+    return {n: weight_of(said[n], said["entropy"], limits[n]) for n in scores}, said
