@@ -184,20 +184,6 @@ def speed_memory() -> str:
     return table(["GiB", "one eager pass", "M + 1 half copies", "the passes", "limit"], rows)
 
 
-def speed_compiled() -> str:
-    """`torch.compile` beside cuDNN's fused kernels."""
-    rows = [
-        [
-            row["variant"],
-            f"{row['ms']['pass']:.2f}",
-            f"{row['ratio']:.3f}",
-            f"{row['seconds_to_prepare']:.1f}",
-        ]
-        for row in read("speed/compiled-cuda.json")["rows"]
-    ]
-    return table(["ResNet-50, 256 images", "one pass, ms", "of eager", "made ready in, s"], rows)
-
-
 def speed_feeding() -> str:
     """From JPEG files."""
     rows = [
@@ -245,7 +231,6 @@ SPEED_TABLES: dict[str, Callable[[], str]] = {
     "speed-images": speed_images,
     "speed-kernels": speed_kernels,
     "speed-memory": speed_memory,
-    "speed-compiled": speed_compiled,
     "speed-feeding": speed_feeding,
     "speed-decoding": speed_decoding,
     "speed-peers": speed_peers,
