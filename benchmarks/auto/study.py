@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from networks import PARTS, normalised
+from networks import CLASSES, PARTS, normalised
 from networks import make as make_network
 from safetensors.torch import load_file
 from tasks import Task, digits, openood, packed
@@ -54,6 +54,12 @@ METHODS = (
     "tulip[recipe=balanced]", "tulip", "tulip+scale", "auto",
 )  # fmt: skip
 
+SETS = {  # near and far
+    "leaves": (("other-crops",), ("textures", "flowers", "xrays", "photographs")),
+    "signs": (("other-signs", "belgian-signs"), ("food", "blood", "cartoons", "aerial")),
+    "scenes": (("other-scenes", "fields"), ("streets", "faces", "emoji", "clothes")),
+}
+
 
 def task_of(name: str, folder: Path, network: str, limit: int) -> Task:
     if name in ("cifar10", "cifar100"):
@@ -63,14 +69,9 @@ def task_of(name: str, folder: Path, network: str, limit: int) -> Task:
         return openood("cifar10", folder, str(folder / "cifar10.safetensors"), limit, model)
     if name == "digits":
         return digits(trained("digits", network), folder, limit)
-    if name == "leaves":
-        sets = {"other-crops": limit, "textures": limit, "flowers": 600, "xrays": 400}
-        sets["photographs"] = limit
-        model = trained("leaves", network)
-        return packed(name, model, folder, name, sets, ("other-crops",), PARTS, normalised)
-    if name == "signs":
-        near = ("other-signs", "belgian-signs")
-        sets = dict.fromkeys((*near, "food", "blood", "cartoons", "aerial"), limit)
+    if name in CLASSES:
+        near, far = SETS[name]
+        sets = dict.fromkeys((*near, *far), limit)
         return packed(name, trained(name, network), folder, name, sets, near, PARTS, normalised)
     size = {"lite0": 224, "lite1": 240, "lite2": 260}[name]
 
