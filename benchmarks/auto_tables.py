@@ -13,9 +13,10 @@ TASKS = {
     "vit": "CIFAR-10, ViT",
     "imagenet": "ImageNet-1K",
     "leaves": "leaves",
-    "signs": "signs (left out)",
+    "signs": "signs (left out first)",
+    "scenes": "scenes (left out)",
 }
-# The parts were never looked at on the left-out task.
+# The parts were never looked at on the tasks that were left out.
 BY_HAND = ("cifar10", "cifar100", "digits", "vit", "imagenet", "leaves")
 
 
