@@ -13,6 +13,7 @@ from PIL import Image
 import tulip_ood
 from tulip_ood.errors import InputError
 from tulip_ood.serving import Judge, Limits, Service, application
+from tulip_ood.serving.counting import Counter, Histogram
 from tulip_ood.serving.judging import Judged
 from tulip_ood.serving.openapi import openapi
 
@@ -390,6 +391,16 @@ def test_p_values_are_counted_in_twenty_equal_buckets(client: Client, images: An
     counts = [int(row.split()[1]) for row in rows]
     assert counts[-1] == counts[-2] == 192
     assert abs(counts[9] - 96) < 40  # in-distribution: about half below 0.5
+
+
+def test_millions_are_counted_to_the_last_one() -> None:
+    """Prometheus takes differences: rounded counters stand still, then jump."""
+    images, seconds = Counter("images_total", "Images."), Histogram("seconds", "Time.", [1])
+    images.add(12_345_678)
+    images.add()
+    seconds.add(123_456_789.25)
+    assert str(images).endswith("images_total 12345679")
+    assert "seconds_sum 123456789.25" in str(seconds)
 
 
 def test_trouble_beside_the_answer_does_not_cost_it(

@@ -47,7 +47,8 @@ class Counter:
     def __str__(self) -> str:
         with self._lock:
             rows = sorted(self._values.items())
-        lines = [f"{self.name}{_written(labels)} {value:g}" for labels, value in rows]
+        # With all digits: the rate of a rounded counter is a row of zeros and jumps.
+        lines = [f"{self.name}{_written(labels)} {value:.17g}" for labels, value in rows]
         return "\n".join([*_heading(self.name, self._help, "counter"), *lines])
 
 
@@ -116,7 +117,7 @@ class Histogram:
             ):
                 so_far += count
                 lines.append(f"{self.name}_bucket{_written([*labels, ('le', bound)])} {so_far}")
-            lines.append(f"{self.name}_sum{_written(labels)} {total:.10g}")
+            lines.append(f"{self.name}_sum{_written(labels)} {total:.17g}")
             lines.append(f"{self.name}_count{_written(labels)} {so_far}")
         return "\n".join([*_heading(self.name, self._help, "histogram"), *lines])
 
