@@ -1,4 +1,4 @@
-"""Connections on which nobody asks are closed in time; others are left alone."""
+"""Connections on which nobody asks, or listens, are closed in time; others are left alone."""
 
 import asyncio
 import contextlib
@@ -28,6 +28,10 @@ class Plain:
             self.cycle = SimpleNamespace(response_complete=False)
 
     def connection_lost(self, exc: Exception | None) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
 
 
 async def closed_after(*steps: tuple[float, bytes | None]) -> bool:
@@ -85,3 +89,47 @@ def test_with_uvicorn_itself() -> None:
         server.should_exit = True
         thread.join()
     assert found == [b"", b"", b"HTTP/1.1 204"]
+
+
+def test_a_client_that_does_not_take_its_answers() -> None:
+    """They fill the buffers of both sides; without a limit that would hold for ever."""
+    import uvicorn
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(32 << 20)})
+
+    config = uvicorn.Config(app, lifespan="off", log_level="critical")
+    config.load()
+    config.http_protocol_class = hurried(config.http_protocol_class, 0.2)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        thread = threading.Thread(target=lambda: server.run(sockets=[place]))
+        thread.start()
+        with socket.create_connection(place.getsockname(), timeout=10) as deaf:
+            deaf.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert deaf.recv(1)  # it begins
+            server.should_exit = True  # and nothing of it keeps the server from stopping
+            thread.join(10)
+            assert not thread.is_alive()
+            left = 0
+            with contextlib.suppress(ConnectionError):
+                while taken := len(deaf.recv(1 << 20)):
+                    left += taken
+    assert left < 32 << 20
+
+
+def test_who_takes_answers_slowly_is_waited_for() -> None:
+    async def taken() -> bool:
+        gone = asyncio.Event()
+        one = hurried(Plain, 0.05)(asyncio.get_running_loop())
+        one.connection_made(SimpleNamespace(close=lambda: None, abort=gone.set))
+        for _ in range(4):
+            one.pause_writing()
+            await asyncio.sleep(0.02)
+            one.resume_writing()
+        await asyncio.sleep(0.1)
+        one.connection_lost(None)
+        return not gone.is_set()
+
+    assert asyncio.run(taken())

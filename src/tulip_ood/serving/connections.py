@@ -1,6 +1,7 @@
-"""Connections on which nobody asks: uvicorn waits for a request's head as long as it takes.
+"""Connections on which nobody asks, or listens: uvicorn waits for either as long as it takes.
 
-A client that opens connections and sends nothing, or a head that never ends, would hold them all.
+A client that opens connections and sends nothing, or a head that never ends, or does not take its
+answers, would hold them all.
 """
 
 from typing import Any
@@ -11,9 +12,12 @@ __all__ = ["hurried"]
 def hurried(protocol: type[Any], seconds: float) -> type[Any]:
     """One of uvicorn's HTTP protocols that closes a connection without a request in time.
 
+    And one whose client does not take the answers that wait for it.
+
     Args:
         protocol: uvicorn's class.
-        seconds: From the first byte (or the connection) to the end of the request's head.
+        seconds: From the first byte (or the connection) to the end of the request's head; and for
+            answers to go out that do not fit into the system's buffers.
 
     Example:
         >>> class Plain: ...
@@ -23,6 +27,7 @@ def hurried(protocol: type[Any], seconds: float) -> type[Any]:
 
     class Hurried(protocol):  # type: ignore[misc]
         _late: Any = None
+        _stuck: Any = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -34,7 +39,21 @@ def hurried(protocol: type[Any], seconds: float) -> type[Any]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget()
+            self._move()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._stuck = self.loop.call_later(seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._move()
+            super().resume_writing()
+
+        def _move(self) -> None:
+            if self._stuck is not None:
+                self._stuck.cancel()
+                self._stuck = None
 
         def _asked(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
