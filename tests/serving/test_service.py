@@ -246,6 +246,41 @@ def test_time_is_limited_and_what_nobody_waits_for_is_not_done(slow: Any) -> Non
     assert waiting.seen == 1  # the one that was under way
 
 
+def test_who_leaves_costs_no_work(slow: Any) -> None:
+    service, waiting = slow(batch=1)
+
+    async def leaving(after: int) -> list[Any]:
+        """Asks, waits until so many images are in the line, and goes."""
+        body = {"type": "http.request", "body": GOOD, "more_body": False}
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            nonlocal body
+            if body:
+                given, body = body, {}
+                return given
+            while service.scoring._batcher.waiting < after:
+                await asyncio.sleep(0.005)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/score"}
+        await service({**scope, "headers": [(b"content-type", b"image/png")]}, receive, send)
+        return sent
+
+    async def crowd() -> list[Any]:
+        return await asyncio.gather(*(leaving(4) for _ in range(5)))
+
+    assert asyncio.run(crowd()) == [[]] * 5  # one is with the detector, four wait
+    waiting.go.set()
+    service.close()
+    assert waiting.seen == 1
+    assert service._memory.held == 0
+    assert service.scoring.metrics.requests.value(path="/v1/score", status="499") == 5
+
+
 def test_a_body_that_never_comes(detector: Any) -> None:
     service = application(detector, limits=Limits(seconds=0.1))
 

@@ -1,9 +1,10 @@
 """One HTTP exchange over ASGI: a request that can be read within limits, a response to send."""
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tulip_ood.serving.limits import Holding
 from tulip_ood.serving.refusal import RefusalError
@@ -19,6 +20,7 @@ __all__ = [
     "json_response",
 ]
 
+T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -88,6 +90,28 @@ class Request:
             parts.append(part)
             more = message.get("more_body", False)
         return b"".join(parts)
+
+
+    async def answered(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the work gives; it is stopped where the client goes away meanwhile.
+
+        For a request whose body has been read: nothing can come then but that.
+        """
+        task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(self._receive())
+        try:
+            await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() and _is_gone(leaving):
+                raise GoneError
+            return await task
+        finally:
+            for one in (task, leaving):
+                one.cancel()
+            await asyncio.gather(task, leaving, return_exceptions=True)
+
+
+def _is_gone(leaving: "asyncio.Future[MutableMapping[str, Any]]") -> bool:
+    """Whether that is what was heard; a server that fails here, or says other things, is let be."""
+    return leaving.exception() is None and leaving.result()["type"] == "http.disconnect"
 
 
 def _too_large(limit: int) -> RefusalError:

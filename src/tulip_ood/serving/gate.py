@@ -135,7 +135,7 @@ class GatedApplication:
                 async with asyncio.timeout(limits.seconds):
                     body = await request.body(limits.body, holding)
                     uploads = read_uploads(body, request.header("content-type"), limits)
-                    found = await self._scoring.answers(uploads, holding)
+                    found = await request.answered(self._scoring.answers(uploads, holding))
             except TimeoutError:
                 await _refuse(RefusalError(504, "too-late", "no answer in time: try again"), send)
                 return

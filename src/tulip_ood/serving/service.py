@@ -34,6 +34,7 @@ from tulip_ood.serving.tokens import Tokens
 __all__ = ["Service", "application"]
 
 _LOG = logging.getLogger(__name__)
+_GONE = "499"  # as others count a client that has left; nobody is told
 _SMALL_BODY = 4096  # bytes that a new threshold may take
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -93,12 +94,13 @@ class Service:
 
     async def _http(self, request: Request, send: Send) -> None:
         begun = time.perf_counter()
+        metrics = self.scoring.metrics
+        path = request.path if request.path in self._routes else "other"
         try:
             response = await self._respond(request)
         except GoneError:
+            metrics.requests.add(path=path, status=_GONE)
             return
-        metrics = self.scoring.metrics
-        path = request.path if request.path in self._routes else "other"
         metrics.requests.add(path=path, status=str(response.status))
         metrics.seconds.add(time.perf_counter() - begun, path=path)
         await response.send(send, head=request.method == "HEAD")
@@ -147,7 +149,7 @@ class Service:
                     )
                     kind = request.header("content-type")
                     uploads = await asyncio.to_thread(read_uploads, body, kind, limits)
-                    found = await self.scoring.answers(uploads, holding)
+                    found = await request.answered(self.scoring.answers(uploads, holding))
             except TimeoutError:
                 raise late from None
         return self._answer(uploads, found)
