@@ -7,7 +7,7 @@ import torch
 
 from tulip_ood.errors import InputError
 from tulip_ood.numerics.anytime import anytime_interval
-from tulip_ood.numerics.martingale import log_capital, online_p_values
+from tulip_ood.numerics.martingale import _merge, log_capital, online_p_values
 from tulip_ood.numerics.thresholds import conformal_p_values
 
 
@@ -33,6 +33,24 @@ def test_p_values_are_ranks_among_all_that_came_before() -> None:
         assert above[i] / n <= value <= (above[i] + equal[i] + 1) / n
     assert torch.equal(p, online_p_values(calibration.flip(0), scores))
     assert not torch.equal(p, online_p_values(calibration, scores, seed=1))
+
+
+def test_a_long_log_is_not_sorted_again_for_every_block() -> None:
+    """Few sorted runs of falling lengths: every value is sorted log n times, not n."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(64 * 101, generator=generator, dtype=torch.float64)
+    runs: list[torch.Tensor] = []
+    touched = 0
+    for block in values.split(64):
+        before = {id(run) for run in runs}
+        _merge(runs, block)
+        touched += sum(len(run) for run in runs if id(run) not in before)
+        lengths = [len(run) for run in runs]
+        assert lengths == sorted(lengths, reverse=True)
+        assert len(runs) <= 8
+    assert touched <= len(values) * 8
+    assert torch.equal(torch.cat(runs).sort().values, values.sort().values)
+    assert all(torch.equal(run, run.sort().values) for run in runs)
 
 
 def test_p_values_of_exchangeable_scores_are_uniform_and_independent() -> None:

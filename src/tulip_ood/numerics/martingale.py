@@ -9,7 +9,9 @@ If all of them are exchangeable, these p-values are independent and uniform, exa
 """
 
 import math
+from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ from tulip_ood.numerics import random
 
 __all__ = ["log_capital", "online_p_values"]
 
-_BLOCK = 1024
+_BLOCK = 256
 # Exponents e of the densities e·p^(e−1), which grow towards 0 (odder inputs), and of their mirror
 # images.
 _POWERS = (0.3, 0.5, 0.75)
@@ -46,22 +48,33 @@ def online_p_values(calibration: Tensor, scores: Tensor, *, seed: int = 0) -> Te
     scores = scores.to(torch.float64)
     if bool(scores.isnan().any()) or bool(calibration.isnan().any()):
         raise InputError("scores must not be NaN: an input without a score counts as +inf")
-    seen = calibration.to(torch.float64).sort().values
     luck = random.uniform((len(scores),), seed=seed, name="monitor/ties").to(torch.float64)
     luck += 2.0**-25  # the middle of steps of 2^-24: never 0, on which one could win all
     found = torch.empty(len(scores), dtype=torch.float64)
+    seen = [calibration.to(torch.float64).sort().values]
     for first in range(0, len(scores), _BLOCK):
         block = scores[first : first + _BLOCK].contiguous()
-        below = torch.searchsorted(seen, block, right=False)
-        up_to = torch.searchsorted(seen, block, right=True)
+        below = sum(torch.searchsorted(run, block, right=False) for run in seen)
+        up_to = sum(torch.searchsorted(run, block, right=True) for run in seen)
         earlier = torch.ones(len(block), len(block), dtype=torch.bool).tril(-1)
-        above = len(seen) - up_to + ((block > block[:, None]) & earlier).sum(dim=1)
+        before = len(calibration) + first
+        above = before - up_to + ((block > block[:, None]) & earlier).sum(dim=1)
         equal = up_to - below + ((block == block[:, None]) & earlier).sum(dim=1)
-        count = len(seen) + torch.arange(len(block)) + 1.0
+        count = before + torch.arange(len(block)) + 1.0
         share = luck[first : first + len(block)] * (equal + 1.0)
         found[first : first + len(block)] = (above + share) / count
-        seen = torch.cat([seen, block]).sort().values
+        _merge(seen, block)
     return found
+
+
+def _merge(runs: list[Tensor], block: Tensor) -> None:
+    """Add values to sorted runs, each longer than those after it: of n values there are log n.
+
+    One run alone would be sorted again for every block, and a long log take its length squared.
+    """
+    runs.append(block.sort().values)
+    while len(runs) > 1 and len(runs[-1]) >= len(runs[-2]):
+        runs[-2:] = [torch.cat(runs[-2:]).sort().values]
 
 
 def log_capital(p_values: Tensor) -> Tensor:
@@ -84,21 +97,34 @@ def log_capital(p_values: Tensor) -> Tensor:
     """
     if not bool(((p_values >= 0) & (p_values <= 1)).all()):
         raise InputError("p-values lie between 0 and 1")
-    bets = _densities(p_values.to(torch.float64))
-    jump = torch.tensor(_JUMPS, dtype=torch.float64)[:, None]
-    kinds = bets.shape[-1]
-    held = torch.full((*p_values.shape[:-1], len(_JUMPS), kinds), 1.0 / kinds, dtype=torch.float64)
-    gains = []
-    for bet in bets.unbind(dim=-2):
-        held = held * bet.unsqueeze(-2)
-        total = held.sum(dim=-1, keepdim=True)
-        held = (held / total).mul_(1.0 - jump).add_(jump / kinds)
-        gains.append(total.squeeze(-1))
-    if not gains:
+    if not p_values.numel():
         return torch.empty_like(p_values, dtype=torch.float64)
+    gains = torch.cat(list(_gains(p_values.to(torch.float64))), dim=-1)
     # Each rate starts with an equal part; their sum is the capital.
-    log_parts = torch.stack(gains, dim=-1).log().cumsum(dim=-1) - math.log(len(_JUMPS))
+    log_parts = gains.log_().cumsum(dim=-1) - math.log(len(_JUMPS))
     return log_parts.logsumexp(dim=-2)
+
+
+def _gains(p_values: Tensor) -> Iterator[Tensor]:
+    """What each p-value multiplies the capital by, [..., rates, T], a block at a time.
+
+    In NumPy: so many steps on so few numbers take a quarter of the time there.
+    """
+    keep = 1.0 - np.array(_JUMPS)[:, None]
+    kinds = _densities(p_values[..., :1]).shape[-1]
+    move = np.array(_JUMPS)[:, None] / kinds
+    held = np.full((*p_values.shape[:-1], len(_JUMPS), kinds), 1.0 / kinds)
+    for block in p_values.split(_BLOCK, dim=-1):
+        bets = _densities(block).numpy()
+        gains = np.empty((*held.shape[:-1], block.shape[-1]))
+        for t in range(block.shape[-1]):
+            held *= bets[..., None, t, :]
+            total = held.sum(axis=-1, keepdims=True)
+            held /= total
+            held *= keep
+            held += move
+            gains[..., t] = total[..., 0]
+        yield torch.from_numpy(gains)
 
 
 def _densities(p: Tensor) -> Tensor:

@@ -91,7 +91,6 @@ class Request:
             more = message.get("more_body", False)
         return b"".join(parts)
 
-
     async def answered(self, work: Coroutine[Any, Any, T]) -> T:
         """What the work gives; it is stopped where the client goes away meanwhile.
 
