@@ -1,10 +1,12 @@
 """Killed or interrupted in the middle, then run again: nothing lost, nothing scored twice."""
 
+import errno
 import hashlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -109,3 +111,33 @@ def test_stopped_and_resumed(
     assert out.read_bytes() == whole.read_bytes()
     assert not parts.exists()
     assert not Path(f"{out}.lock").exists()
+
+
+def test_stopped_twice(
+    tulip: Tulip, detectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who presses Ctrl-C again, while rows are counted, is not told that there are none."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tulip_ood.data.parts.Parts.merge", stop)
+    monkeypatch.setattr("tulip_ood.data.parts.Parts.kept", property(stop))
+    out = tmp_path / "scores.parquet"
+    base = ["score", detectors / "msp.safetensors", "test", "--model", "tulip_tiny:make"]
+    result = tulip(*base, "--out", out)
+    assert result.exit_code == 130
+    assert f"finished parts are kept in {out}.parts: run the same command" in result.stderr
+
+
+def test_an_error_leaves_no_thread_behind(
+    tulip: Tulip, detectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tulip_ood.data.parts.Parts.put", full)
+    base = ["score", detectors / "msp.safetensors", "test", "--model", "tulip_tiny:make"]
+    result = tulip(*base, "--out", tmp_path / "x.parquet", "--part-rows", 4, "--workers", 2)
+    assert (result.exit_code, "No space left" in result.stderr) == (1, True)
+    assert not [one for one in threading.enumerate() if one.name.startswith("tulip-")]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -155,6 +156,25 @@ def test_a_table_beside_the_images_is_no_class(
     again = tulip(*base, "--out", out)
     assert again.exit_code == 0, again.output
     assert "finished already" in again.stdout
+
+
+def test_a_table_beside_tables_is_none_of_them(
+    tulip: Tulip, detectors: Path, tmp_path: Path, project: Path
+) -> None:
+    files = sorted((project / "test").rglob("*.png"))[:6]
+    for i in range(2):
+        images = [file.read_bytes() for file in files[3 * i : 3 * i + 3]]
+        pq.write_table(pa.table({"image": images}), tmp_path / f"{i}.parquet")
+    base = ["score", detectors / "msp.safetensors", *MODEL, "--out", tmp_path / "scores.parquet"]
+    assert "6 inputs" in tulip(*base, tmp_path).stdout
+    again = tulip(*base, tmp_path)
+    assert again.exit_code == 0, again.output
+    assert "finished already" in again.stdout
+    named = tulip(*base, tmp_path / "scores.parquet")
+    assert (named.exit_code, "is a table of scores" in named.stderr) == (2, True)
+    for i in range(2):
+        (tmp_path / f"{i}.parquet").unlink()
+    assert "holds tables of scores, and none of images" in tulip(*base, tmp_path).stderr
 
 
 def test_a_detector_that_changes_under_way(

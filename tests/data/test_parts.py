@@ -1,5 +1,6 @@
 """Parts: whole or not there, never of two runs, joined without losing a row."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -57,7 +58,6 @@ def test_what_is_there_is_kept_and_what_is_damaged_is_made_again(parts: Parts) -
     parts.check()
     parts.prepare()
     assert parts.missing() == [1, 2]
-    assert parts.kept == 4
     assert not list(parts.folder.glob("*.partial"))
 
 
@@ -160,3 +160,37 @@ def test_a_folder_that_cannot_be_replaced_is_refused_before_the_work(parts: Part
     with pytest.raises(DataError, match=r"not ours \(notes.txt\)"):
         apart.prepare()  # as --overwrite does
     assert (apart.out / "notes.txt").read_text() == "mine"
+
+
+def test_a_full_disk_says_what_is_kept(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(parts, 0)
+
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(DataError, match="part-00000001.*No space left.*is kept: run the same"):
+            fill(parts, 1)
+    assert parts.missing() == [1, 2]
+    assert sorted(os.listdir(parts.folder)) == ["manifest.json", "part-00000000.parquet"]
+
+
+def test_what_is_kept_is_known_without_reading_it(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(parts, 0, 2)
+    monkeypatch.setattr(Parts, "_table", None)
+    assert parts.kept == 6
+    parts.clear()
+    assert parts.kept == 0
+
+
+def test_an_output_whose_name_is_no_text(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / os.fsdecode(b"\xff.parquet"), SCHEMA, {"seed": 0}, 10, 4)
+    parts.prepare()
+    fill(parts)
+    parts.merge()
+    assert parts.finished()
+    with open(parts.out, "rb") as table:
+        assert pq.read_table(table)["row"].to_pylist() == list(range(10))

@@ -1,5 +1,6 @@
 """`tulip score`: a table with a score for every input, in parts that survive a kill."""
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -158,10 +159,17 @@ def score(
                 parts.merge()
             except KeyboardInterrupt:
                 raise Stopped(
-                    f"stopped; {parts.kept:,} of {parts.rows:,} rows are kept in {parts.folder}: "
-                    f"run the same command again to go on"
+                    f"stopped; {_kept(job)} kept in {parts.folder}: run the same command again to "
+                    f"go on"
                 ) from None
     _show(target, json)
+
+
+def _kept(job: "Job") -> str:
+    try:
+        return f"{job.parts.kept:,} of {job.parts.rows:,} rows are"
+    except KeyboardInterrupt:  # one who does not even wait for the count
+        return "finished parts are"
 
 
 def _check_out(out: str, partitioned: bool) -> Path | str:
@@ -257,12 +265,13 @@ def _score(
             workers=workers,
             device=detector.network.device,
         )
-        for batch in found:
-            rows += scored(detector, batch)
-            done(batch.size)
-            if len(rows) == len(parts.range_of(index)):
-                parts.write(index, rows)
-                rows, index = [], index + 1
+        with contextlib.closing(found):  # whatever happens, those who decode end here
+            for batch in found:
+                rows += scored(detector, batch)
+                done(batch.size)
+                if len(rows) == len(parts.range_of(index)):
+                    parts.write(index, rows)
+                    rows, index = [], index + 1
 
 
 def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:

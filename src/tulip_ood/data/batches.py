@@ -110,7 +110,7 @@ def batches(
     workers: int | None = None,
     processes: bool | None = None,
     device: torch.device | None = None,
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """The rows first … stop − 1 of a source, `batch_size` at a time.
 
     A bad row never stops the run. Which rows go together depends on the source and the first

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tulip_ood.data.folder import class_folders, is_image, open_folder, visible_files
 from tulip_ood.data.imagelist import open_list
@@ -83,7 +84,7 @@ def _open(name: str, classes: Sequence[str] | None, root: str | None) -> Source:
     if _is_folder(name):
         tables = _tables(name)
         if tables:
-            return Chain([_open(table, classes, root) for table in tables])
+            return _open_tables(name, tables, root)
         return open_remote_folder(name, classes) if is_remote(name) else open_folder(name, classes)
     path = bare(name)
     suffix = os.path.splitext(path)[1].lower()
@@ -98,6 +99,19 @@ def _open(name: str, classes: Sequence[str] | None, root: str | None) -> Source:
 
         return Arrays(name)
     raise DataError(f"{name}: expected a folder, an image list (.txt), .parquet, .npz, or an image")
+
+
+def _open_tables(folder: str, tables: Sequence[str], root: str | None) -> Source:
+    """One long table; scores that were written beside the images are none of it."""
+    from tulip_ood.data.parquet import OfScoresError, Parquet  # pyarrow takes a while to load
+
+    sources: list[Source] = []
+    for table in tables:
+        with suppress(OfScoresError):
+            sources.append(Parquet(table, root))
+    if not sources:
+        raise DataError(f"the folder {folder} holds tables of scores, and none of images")
+    return Chain(sources)
 
 
 def _tables(folder: str) -> list[str]:

@@ -11,16 +11,26 @@ import pyarrow.parquet as pq
 
 from tulip_ood.data.decoding import Raw
 from tulip_ood.data.foreign import check_regular, foreign
+from tulip_ood.data.parts import MANIFEST
 from tulip_ood.data.remote import find, folder_of, is_remote, join
 from tulip_ood.data.source import NO_LABEL, FileStamp, Label, Row, Shard, Source, Window
 from tulip_ood.errors import DataError
 
-__all__ = ["Parquet"]
+__all__ = ["OfScoresError", "Parquet"]
 
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
 _AT_ONCE = 128  # encoded images in memory
 _ROWS_A_BYTE = 1000  # rows that repeat one another take hardly any space
+
+
+class OfScoresError(DataError):
+    """A table that `tulip score` wrote: in a folder of images' tables it is none of them.
+
+    Example:
+        >>> issubclass(OfScoresError, DataError)
+        True
+    """
 
 
 class Parquet(Source):
@@ -52,6 +62,8 @@ class Parquet(Source):
                 opened.metadata.row_group(i).num_rows for i in range(opened.metadata.num_row_groups)
             ]
             schema = opened.schema_arrow
+        if MANIFEST in (schema.metadata or {}):
+            raise OfScoresError(f"{file} is a table of scores; expected one of images")
         self._check_rows()
         self._image = self._column(schema, _IMAGE_COLUMNS)
         if self._image is None:

@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from tulip_ood.network.files import appear
 
 __all__ = ["Parts", "describe_inputs", "digest_of_file", "written_manifest"]
 
-_KEY = b"tulip.manifest"
+MANIFEST = b"tulip.manifest"  # in the schema of a finished table
 _JOB = b"tulip.job"  # the hash of the manifest, in every part
 FINAL_NOTE = "_manifest.json"
 _ROW_GROUP = 65_536
@@ -74,7 +74,8 @@ def written_manifest(path: str | os.PathLike[str]) -> dict[str, Any] | None:
             with opened(join(str(path), FINAL_NOTE)) as note:
                 found = json.loads(note.read())
         else:
-            found = json.loads((pq.read_schema(path).metadata or {})[_KEY])
+            with open(path, "rb") as table:
+                found = json.loads((pq.read_schema(table).metadata or {})[MANIFEST])
     except (pa.ArrowException, OSError, KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None
@@ -138,7 +139,7 @@ class Parts:
 
     @property
     def _stamped(self) -> Any:
-        return self.schema.with_metadata({_KEY: json.dumps(self.manifest, sort_keys=True)})
+        return self.schema.with_metadata({MANIFEST: json.dumps(self.manifest, sort_keys=True)})
 
     def __len__(self) -> int:
         return -(-self.rows // self.part_rows)
@@ -183,7 +184,7 @@ class Parts:
         if not self.begun():
             self.clear()
         self._folder.mkdir(exist_ok=True)
-        appear(self._note, lambda path: path.write_text(json.dumps(self.manifest, indent=1)))
+        _write(self._note, lambda path: path.write_text(json.dumps(self.manifest, indent=1)))
         for left in self._folder.glob("*.partial"):
             left.unlink()
 
@@ -216,8 +217,13 @@ class Parts:
 
     @property
     def kept(self) -> int:
-        """How many rows are there."""
-        return self.rows - sum(len(self.range_of(index)) for index in self.missing())
+        """How many rows are there, by the names of the parts: who stops wants to know it soon."""
+        names = self._names()
+        return sum(len(self.range_of(i)) for i in range(len(self)) if self.name_of(i) in names)
+
+    def _names(self) -> set[str]:
+        """What is in the folder; nothing, if there is none."""
+        return set(os.listdir(self._folder)) if self._folder.is_dir() else set()
 
     def _is_good(self, index: int) -> bool:
         try:
@@ -257,7 +263,7 @@ class Parts:
 
     def put(self, index: int, content: bytes) -> None:
         """Let a part appear, whole or not at all."""
-        appear(self.path_of(index), lambda path: path.write_bytes(content))
+        _write(self.path_of(index), lambda path: path.write_bytes(content))
 
     # ----------------------------------------------------------------------- end
 
@@ -280,7 +286,7 @@ class Parts:
         if self.partitioned:
             self._seal()
             return
-        appear(self._folder / "merged.parquet", self._join)
+        _write(self._folder / "merged.parquet", self._join)
         (self._folder / "merged.parquet").replace(self._out)
         self.tidy()
 
@@ -317,7 +323,8 @@ class Parts:
                 written += len(table)
                 held.clear()
 
-        with pq.ParquetWriter(path, self._stamped) as writer:
+        # Opened here: a path's name need not be UTF-8, but Arrow insists on it.
+        with open(path, "wb") as file, pq.ParquetWriter(file, self._stamped) as writer:
             for table in self.read():
                 held.append(table)
                 if sum(map(len, held)) >= _ROW_GROUP:
@@ -331,6 +338,15 @@ class Parts:
                 f"joining the parts of {self.out} gave {found} rows instead of {self.rows}: run "
                 f"the same command again"
             )
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        appear(path, write)
+    except OSError as error:  # a full disk, say
+        raise DataError(
+            f"{error}. What is finished is kept: run the same command again to go on"
+        ) from error
 
 
 def _read_note(path: Path) -> dict[str, Any] | None:
