@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +245,23 @@ def test_a_file_that_is_no_artefact(tmp_path: Path) -> None:
             onnx.save(other, tmp_path / "r.onnx")
         with pytest.raises(FileFormatError, match=why):
             tulip_ood.export.load(tmp_path / "r.onnx")
+
+
+def test_of_many_inputs_only_as_many_are_read_as_are_compared(tmp_path: Path) -> None:
+    """Also where they may be needed twice: a small network's passes are in float64."""
+    torch.manual_seed(0)
+    x, y = torch.randn(200, 4), torch.randint(3, (200,))
+    detector = tulip_ood.detectors.MSP(nn.Linear(4, 3)).fit([(x, y)])
+    assert detector.network.dtype == torch.float64
+    read = 0
+
+    def lake() -> Iterator[Tensor]:
+        nonlocal read
+        for _ in range(50):
+            read += 1
+            yield torch.randn(300, 4)
+
+    assert tulip_ood.export(detector, tmp_path / "a.onnx", check=lake()).parity.n_inputs == 1049
+    assert read == 4
+    pair = tulip_ood.export(detector, tmp_path / "a.onnx", check=(x, y))  # one batch, not two
+    assert pair.parity.n_inputs == 249

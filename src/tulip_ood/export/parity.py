@@ -16,7 +16,7 @@ from tulip_ood.export.passing import Prepare
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.inputs import Inputs
 
-__all__ = ["TOLERANCE", "Parity", "ParityError", "check_parity"]
+__all__ = ["TOLERANCE", "Parity", "ParityError", "check_parity", "held"]
 
 TOLERANCE = 1e-4  # of the validation scores' range, of probabilities, of the logits' size
 SYNTHETIC = 48
@@ -70,6 +70,24 @@ class Parity:
             f"scores differ by {self.score:.2g} of their range at most, probabilities by "
             f"{self.probs:.2g} ({self.n_inputs:,} inputs; {TOLERANCE:g} is allowed)"
         )
+
+
+def held(data: Iterable[Any]) -> list[Any]:
+    """As many of the user's batches as are compared, so that they can be read twice.
+
+    Example:
+        >>> endless = iter(lambda: torch.zeros(400, 4), None)
+        >>> len(held(endless))
+        3
+    """
+    found: list[Any] = []
+    rows = 0
+    for batch in structures.batches(data):
+        found.append(batch)
+        rows += structures.count_rows(structures.inputs_only(batch))
+        if rows >= CHECKED:
+            break
+    return found
 
 
 def check_parity(

@@ -17,7 +17,7 @@ from tulip_ood.export.exportable import check_exportable
 from tulip_ood.export.header import describe, input_names
 from tulip_ood.export.judging import Judge
 from tulip_ood.export.onnx_model import build_onnx
-from tulip_ood.export.parity import Parity, ParityError, check_parity
+from tulip_ood.export.parity import Parity, ParityError, check_parity, held
 from tulip_ood.export.passing import Passing, Prepare, WholeDetector, input_tensors
 from tulip_ood.export.plan import Plan, check_size
 from tulip_ood.export.portable import Portable
@@ -95,7 +95,7 @@ def export_detector(
     own = detector.network.dtype
     first = torch.float32 if kind == "onnx" else own  # few runtimes know float64 convolutions
     if first != own and check is not None:
-        job = replace(job, check=list(check))  # it may be read twice
+        job = replace(job, check=held(check))  # it may be read twice
     try:
         return job.write(first, announce)
     except ParityError as error:
