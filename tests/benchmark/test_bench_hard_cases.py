@@ -58,6 +58,30 @@ def test_another_way_to_tune_takes_the_place_of_the_old(
     assert {run.tune for run in second.runs} == {"none"}
 
 
+def test_back_to_the_first_way_to_tune(root: Path, networks: list[BenchNetwork]) -> None:
+    """Its scores are all there, but a table must not show the other way's for them."""
+    first, _, third = (run(root, networks[:1], tune=tune) for tune in ("ood", "none", "ood"))
+    assert {run.method: run.tune for run in third.runs} == {
+        run.method: run.tune for run in first.runs
+    }
+    one, three = (
+        next(run.result.id_scores for run in found.runs if run.method == "knn")
+        for found in (first, third)
+    )
+    assert torch.equal(one, three)
+    assert not list((root.parent / "out" / "cells").glob("*.safetensors"))
+
+
+def test_a_damaged_note_of_a_cell_does_not_lose_its_method(
+    root: Path, networks: list[BenchNetwork]
+) -> None:
+    before = run(root, networks[:1])
+    for note in (root.parent / "out" / "cells").glob("*.json"):
+        note.write_text("{")
+    after = run(root, networks[:1])
+    assert [run.method for run in before.runs] == [run.method for run in after.runs]
+
+
 def test_other_training_or_ood_validation_data_is_noticed(
     root: Path, networks: list[BenchNetwork]
 ) -> None:

@@ -115,6 +115,8 @@ class NetworkWork:
         """Fit and score what is missing; the methods that failed unexpectedly, with the reason."""
         missing = self._missing()
         wanted = {c.key: c for by in missing.values() for cells in by.values() for c in cells}
+        # Scored, but another answer to the same question has taken its place since: as asked now.
+        wanted |= {c.key: c for c in self._cells if self._folder.cell(c.key) is None}
         for cell in self._cells:
             if cell.key not in wanted:  # finished; a kill may have left its detector
                 self._folder.detector_file(cell.key).unlink(missing_ok=True)
