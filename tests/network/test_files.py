@@ -1,5 +1,6 @@
 """Files appear whole or not at all, and as the user's umask wants them."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -60,6 +61,16 @@ def test_what_fails_leaves_nothing_and_harms_nothing(tmp_path: Path) -> None:
         appear(target, half)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_full_disk_is_told_with_the_file_that_did_not_fit(tmp_path: Path) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"t\.txt cannot be written: No space left") as caught:
+        appear(tmp_path / "t.txt", full)
+    assert caught.value.errno == errno.ENOSPC
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path: Path) -> None:

@@ -343,9 +343,12 @@ class Parts:
 def _write(path: Path, write: Callable[[Path], object]) -> None:
     try:
         appear(path, write)
+    except DataError:
+        raise
     except OSError as error:  # a full disk, say
         raise DataError(
-            f"{error}. What is finished is kept: run the same command again to go on"
+            f"{error.strerror or error}. What is finished is kept: run the same command again to "
+            f"go on"
         ) from error
 
 

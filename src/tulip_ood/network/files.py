@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tulip_ood.errors import DataError, FileFormatError, InputError, TulipError
+from tulip_ood.errors import FileFormatError, InputError, TulipError
 
 __all__ = ["appear", "reading", "save_tensors"]
 
@@ -84,12 +84,15 @@ def appear(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Non
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())
         partial.replace(target)
-    except TulipError:
-        raise
+    except PermissionError as error:
+        raise InputError(
+            f"{target} cannot be written: {error.strerror} ({error.filename})"
+        ) from error
     except OSError as error:
-        kind = InputError if isinstance(error, PermissionError) else DataError  # a full disk
-        where = f" ({error.filename})" if error.filename else ""
-        raise kind(f"{target} cannot be written: {error.strerror or error}{where}") from error
+        if error.errno is None:
+            raise
+        told = f"{target} cannot be written: {error.strerror}"  # a full disk names no file itself
+        raise OSError(error.errno, told) from error
     finally:
         partial.unlink(missing_ok=True)
 
