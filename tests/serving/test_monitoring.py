@@ -96,6 +96,40 @@ def test_damaged_logs(tmp_path: Path) -> None:
         watch(Stream("a", None), alpha=0.0)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"accepted": "yes"},
+        {"accepted": None},
+        {"score": "high"},
+        {"score": [1]},
+        {"score": 10**400},
+        {"time": "now"},
+        {"model": None},
+        {"promise": {"else": 0.1}},
+        {"promise": {"false_alarm": "few"}},
+        {"calibration": ["low"]},
+        {"calibration": [[1.0]]},
+        {"calibration": [float("nan")]},
+    ],
+)
+def test_lines_of_something_else_are_named(tmp_path: Path, other: dict[str, Any]) -> None:
+    line = {"model": "a", "score": 1, "accepted": True, "promise": None, "time": 0}
+    log = tmp_path / "log"
+    log.write_text(f"{json.dumps(line)}\n{json.dumps(line | other)}\n")
+    with pytest.raises(DataError, match="line 2, is none of a log"):
+        read_streams([log])
+
+
+def test_a_long_log_may_have_more_damage(tmp_path: Path) -> None:
+    """Eleven lines, one a month, that a full disk cut short."""
+    good = '{"model": "a", "score": 1, "accepted": true, "promise": null, "time": 0}\n'
+    log = tmp_path / "log"
+    log.write_text((good * 200 + '{"mod\n') * 11)
+    (stream,) = read_streams([log])
+    assert len(stream.scores) == 2200
+
+
 def test_a_table_in_parts(tmp_path: Path) -> None:
     import pyarrow as pa
 

@@ -24,7 +24,8 @@ from tulip_ood.numerics.martingale import log_capital, online_p_values
 
 __all__ = ["Refused", "Stream", "Watched", "read_streams", "watch"]
 
-_TORN = 10  # lines that may be damaged
+_TORN = 10  # lines that may be damaged, or a hundredth of them
+_PROMISES = ("false_alarm", "max_error")
 
 
 @dataclass
@@ -252,21 +253,44 @@ def _read_lines(path: Path, found: dict[str, Stream]) -> None:
                 values = json.loads(line)
             except ValueError:
                 torn += 1  # the end of a full disk, or a line that is being written
-                if torn > _TORN:
+                if torn > max(_TORN, number // 100):
                     raise DataError(f"{path} is no log of `tulip serve`: it is no JSON") from None
                 continue
             try:
-                stream = found.setdefault(values["model"], Stream(values["model"], None))
-                if "calibration" in values:
-                    scores = [math.inf if s is None else s for s in values["calibration"]]
-                    stream.calibration = torch.tensor(scores, dtype=torch.float64)
-                    continue
-                promise = next(iter(values["promise"].items())) if values["promise"] else None
-                stream.add(values["score"], values["accepted"], promise, values["time"])
-            except (KeyError, TypeError, AttributeError) as error:
+                _read_line(values, found)
+            except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
                 raise DataError(
                     f"{path}, line {number}, is none of a log of `tulip serve`: {error!r}"
                 ) from error
+
+
+def _read_line(values: Any, found: dict[str, Stream]) -> None:
+    """One line of a log; whatever is no such line raises something."""
+    version = values["model"]
+    if not isinstance(version, str):
+        raise TypeError("the model has no name")
+    if "calibration" in values:
+        scores = torch.tensor([_score(one) for one in values["calibration"]], dtype=torch.float64)
+        found.setdefault(version, Stream(version, None)).calibration = scores
+        return
+    promise = next(iter(values["promise"].items())) if values["promise"] else None
+    if promise is not None:
+        if promise[0] not in _PROMISES:
+            raise ValueError(f"the promise {promise[0]!r} is not known")
+        promise = promise[0], float(promise[1])
+    when = None if values["time"] is None else float(values["time"])
+    if not isinstance(values["accepted"], bool):
+        raise TypeError(f"accepted is {values['accepted']!r}")
+    score = _score(values["score"])
+    found.setdefault(version, Stream(version, None)).add(score, values["accepted"], promise, when)
+
+
+def _score(value: Any) -> float:
+    """A logged score; JSON has no +inf, so that null stands for it."""
+    score = math.inf if value is None else float(value)
+    if math.isnan(score):
+        raise ValueError("a score is NaN")
+    return score
 
 
 def _read_table(path: Path | str, found: dict[str, Stream]) -> None:
