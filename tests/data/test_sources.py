@@ -196,6 +196,20 @@ def test_any_range_of_a_parquet_file(
         assert row.path == (f"p/{row.number}.png" if row.number % 2 else f"{file}#{row.number}")
 
 
+def test_a_long_parquet_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    """Arrow would fetch every row group that will be asked for before the first row comes out."""
+    rng, file = np.random.default_rng(0), str(tmp_path / "lake.parquet")
+    table = pa.table({"image": [rng.bytes(100_000) for _ in range(400)]})
+    pq.write_table(table, file, row_group_size=20)
+    del table
+    before, most = pa.total_allocated_bytes(), 0
+    for row, raw in Parquet(file).read():
+        assert isinstance(raw, bytes)
+        if row.number % 10 == 0:
+            most = max(most, pa.total_allocated_bytes() - before)
+    assert most < 10 * 2_000_000  # of 40 MB in twenty row groups
+
+
 def test_plain_binary_null_images_and_paths_without_bytes(tmp_path: Path) -> None:
     plain, files = str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")
     pq.write_table(pa.table({"img": pa.array([b"x", None])}), plain)

@@ -7,13 +7,13 @@ from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tulip_ood.data.decoding import Raw
 from tulip_ood.data.foreign import check_regular, foreign
 from tulip_ood.data.parts import MANIFEST
-from tulip_ood.data.remote import find, folder_of, is_remote, join
+from tulip_ood.data.remote import folder_of, is_remote, join
 from tulip_ood.data.source import NO_LABEL, FileStamp, Label, Row, Shard, Source, Window
+from tulip_ood.data.tables import open_table, pieces
 from tulip_ood.errors import DataError
 
 __all__ = ["OfScoresError", "Parquet"]
@@ -45,6 +45,7 @@ class Parquet(Source):
 
     Example:
         >>> import pathlib, tempfile
+        >>> import pyarrow.parquet as pq
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = str(pathlib.Path(folder, "set.parquet"))
         ...     table = pa.table({"image": [b"a file's bytes"], "label": [3]})
@@ -57,7 +58,7 @@ class Parquet(Source):
         self.name = file
         self._root = folder_of(file) if root is None else root
         check_regular(file)
-        with self._reading(), self._open() as opened:
+        with self._reading(), open_table(file) as opened:
             self._groups = [
                 opened.metadata.row_group(i).num_rows for i in range(opened.metadata.num_row_groups)
             ]
@@ -83,12 +84,6 @@ class Parquet(Source):
 
     def _reading(self) -> AbstractContextManager[None]:
         return foreign(self.name, "a parquet file")
-
-    def _open(self) -> Any:
-        if not is_remote(self.name):
-            return pq.ParquetFile(self.name)
-        system, path = find(self.name)
-        return pq.ParquetFile(path, filesystem=system)
 
     def _check_rows(self) -> None:
         """A row count costs a file eight bytes, and us a list of that length."""
@@ -145,8 +140,8 @@ class Parquet(Source):
                 return
 
     def _pieces(self, groups: list[int], columns: list[str]) -> Iterator[Any]:
-        with self._reading(), self._open() as opened:
-            yield from opened.iter_batches(_AT_ONCE, row_groups=groups, columns=columns)
+        with self._reading():
+            yield from pieces(self.name, columns, groups=groups, rows=_AT_ONCE)
 
     def _raw(self, value: Any) -> tuple[Raw, str | None]:
         if not isinstance(value, dict):

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tulip_ood.data.batches import Unreadable
-from tulip_ood.data.remote import bare, is_remote, opened, remote_files
+from tulip_ood.data.remote import bare, is_remote, remote_files
+from tulip_ood.data.tables import pieces
 
 __all__ = ["Summary", "summarise", "table_files"]
 
@@ -53,6 +53,7 @@ def summarise(out: Path | str) -> Summary:
     Example:
         >>> import tempfile
         >>> import pyarrow as pa
+        >>> import pyarrow.parquet as pq
         >>> columns = {"row": [0], "path": ["a.png"], "accepted": [True], "error": [None]}
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     pq.write_table(pa.table(columns), f"{folder}/part-0.parquet")
@@ -73,8 +74,7 @@ def summarise(out: Path | str) -> Summary:
 
 def _pieces(out: Path | str) -> Iterator[Any]:
     for name in table_files(out):
-        with opened(name) as content, pq.ParquetFile(content) as file:
-            yield from file.iter_batches(columns=["row", "path", "accepted", "error"])
+        yield from pieces(name, ["row", "path", "accepted", "error"])
 
 
 def table_files(out: Path | str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tulip_ood.data.remote import is_remote, opened
+from tulip_ood.data.remote import is_remote
 from tulip_ood.detectors.saving import read
 from tulip_ood.errors import DataError, InputError
 from tulip_ood.numerics import random
@@ -295,10 +295,10 @@ def _score(value: Any) -> float:
 
 def _read_table(path: Path | str, found: dict[str, Stream]) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from tulip_ood.data.parts import written_manifest
     from tulip_ood.data.summary import table_files
+    from tulip_ood.data.tables import pieces
 
     manifest = written_manifest(path)
     if manifest is None:
@@ -308,13 +308,12 @@ def _read_table(path: Path | str, found: dict[str, Stream]) -> None:
     rows: list[tuple[float | None, bool]] = []
     try:
         for name in table_files(path):
-            with opened(name) as content, pq.ParquetFile(content) as file:
-                for batch in file.iter_batches(columns=["score", "accepted", "error"]):
-                    for row in batch.to_pylist():
-                        if row["score"] is None and row["error"] != _not_finite():
-                            stream.unreadable += 1
-                        else:
-                            rows.append((row["score"], row["accepted"]))
+            for batch in pieces(name, ["score", "accepted", "error"]):
+                for row in batch.to_pylist():
+                    if row["score"] is None and row["error"] != _not_finite():
+                        stream.unreadable += 1
+                    else:
+                        rows.append((row["score"], row["accepted"]))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     # Rows stand in the order of folders, class by class, which is no order in time: the test asks
