@@ -230,6 +230,55 @@ def test_a_full_queue_is_said_to_be_full(slow: Any) -> None:
     service.close()
 
 
+def test_a_large_request_lets_others_in_between(
+    detector: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its images are not all in line before another client's one."""
+    service = application(detector)
+    order: list[str | None] = []
+    begun, go = threading.Event(), threading.Event()
+    whole = service.scoring._prepare
+
+    def prepare(upload: Any) -> Any:
+        begun.set()
+        go.wait(20)
+        order.append(upload.name)
+        return whole(upload)
+
+    monkeypatch.setattr(service.scoring, "_prepare", prepare)
+    client = Client(service)
+
+    async def both() -> list[Any]:
+        body, kind = form(*[("large", GOOD)] * 60)
+        large = asyncio.create_task(client.asked("POST", "/v1/score", body, content_type=kind))
+        while not begun.is_set():
+            await asyncio.sleep(0.005)
+        body, kind = form(("small", GOOD))
+        small = asyncio.create_task(client.asked("POST", "/v1/score", body, content_type=kind))
+        while service.scoring._decoders._work_queue.empty():
+            await asyncio.sleep(0.005)
+        go.set()
+        return await asyncio.gather(large, small)
+
+    assert [reply.status for reply in asyncio.run(both())] == [200, 200]
+    service.close()
+    assert order.index("small") <= 16
+
+
+def test_json_is_counted_before_it_is_taken_apart(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body of `{},` takes thirty times its size as Python's dicts."""
+    taken: list[bytes] = []
+    whole = json.loads
+    monkeypatch.setattr(json, "loads", lambda body, **more: taken.append(body) or whole(body))
+    reply = Client.score(client, b'{"images": [' + b"{}," * 100_000 + b"{}]}", JSON)
+    assert not taken
+    assert reply.status == 413
+    named = {"images": [{"data": "AAAA", "name": "a,b" * 300}]}
+    assert client.score(json.dumps(named).encode(), JSON).status == 422  # it is no image
+
+
 def test_time_is_limited_and_what_nobody_waits_for_is_not_done(slow: Any) -> None:
     service, waiting = slow(seconds=0.3, batch=1)
     client = Client(service)

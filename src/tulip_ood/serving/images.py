@@ -17,6 +17,7 @@ from tulip_ood.serving.refusal import RefusalError
 __all__ = ["ACCEPTED", "Upload", "check_header", "read_uploads", "unreadable"]
 
 ACCEPTED = ("image/*", "application/octet-stream", "multipart/form-data", "application/json")
+_VALUES = 1000  # of JSON for an image, whose name may hold commas, too
 _NAME = 200  # characters of a file's name that are given back
 
 
@@ -81,6 +82,13 @@ image/*, application/octet-stream, multipart/form-data, application/json
 
 
 def _from_json(body: bytes, limits: Limits) -> list[Upload]:
+    # Three bytes of JSON can become a hundred in memory: values are counted before they are made.
+    if sum(map(body.count, (b",", b"[", b"{"))) > _VALUES * limits.images:
+        raise RefusalError(
+            413,
+            "too-many-images",
+            f"the body holds far more than {limits.images} images can need: send several",
+        )
     try:
         values = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -82,9 +82,8 @@ class Scoring:
             room=self.limits.queue,
             after=self._after,
         )
-        self._decoders = ThreadPoolExecutor(
-            min(_MOST_DECODERS, os.cpu_count() or 1), thread_name_prefix="tulip-decode"
-        )
+        self._n_decoders = min(_MOST_DECODERS, os.cpu_count() or 1)
+        self._decoders = ThreadPoolExecutor(self._n_decoders, thread_name_prefix="tulip-decode")
         self.metrics = Metrics(lambda: self._batcher.waiting, self._thresholds)
         if log is not None:
             for role, one in self.roles():
@@ -139,10 +138,7 @@ class Scoring:
         self, uploads: Sequence[Upload], holding: Holding
     ) -> "list[Judged | RefusalError]":
         """One entry an upload: what is said of it, or why nothing can be said."""
-        loop = asyncio.get_running_loop()
-        prepared = await asyncio.gather(
-            *(loop.run_in_executor(self._decoders, self._prepare, one) for one in uploads)
-        )
+        prepared = await self._prepared(uploads)
         good = [one for one in prepared if isinstance(one, _Prepared)]
         holding.add(sum(one.pixels.nbytes for one in good))
         futures = [asyncio.wrap_future(future) for future in self._batcher.submit(good)]
@@ -162,6 +158,16 @@ class Scoring:
             if isinstance(refusal, RefusalError):
                 self.metrics.images.add(detector="answering", decision="unreadable")
         return out
+
+    async def _prepared(self, uploads: Sequence[Upload]) -> "list[_Prepared | RefusalError]":
+        """Decoded; no more at once than can be, so that a large request lets others in between."""
+        loop, turns = asyncio.get_running_loop(), asyncio.Semaphore(self._n_decoders)
+
+        async def one(upload: Upload) -> "_Prepared | RefusalError":
+            async with turns:
+                return await loop.run_in_executor(self._decoders, self._prepare, upload)
+
+        return await asyncio.gather(*map(one, uploads))
 
     def answer(self, pixels: NDArray[np.uint8]) -> Judged:
         """What is said of one prepared image; waits for it."""
