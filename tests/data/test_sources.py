@@ -244,6 +244,19 @@ def test_other_parquet_is_refused(tmp_path: Path, table: dict[str, object], word
         Parquet(file)
 
 
+def test_a_parquet_file_that_is_replaced_meanwhile(tmp_path: Path) -> None:
+    """As many rows as before, but other ones: they would be scored under the old one's name."""
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"image": [b"old"], "label": [0]}), file)
+    source = Parquet(str(file))
+    assert [raw for _, raw in source.read()] == [b"old"]
+    pq.write_table(pa.table({"image": [b"new!"], "label": [1]}), tmp_path / "b.parquet")
+    os.replace(tmp_path / "b.parquet", file)
+    for read in (source.read, source.labels):
+        with pytest.raises(DataError, match=r"a\.parquet was changed meanwhile"):
+            list(read())
+
+
 def test_a_parquet_file_that_is_cut_short(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     pq.write_table(hugging_face(5), str(file))

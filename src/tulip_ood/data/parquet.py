@@ -58,6 +58,7 @@ class Parquet(Source):
         self.name = file
         self._root = folder_of(file) if root is None else root
         check_regular(file)
+        self._stamp = FileStamp.of(file)
         with self._reading(), open_table(file) as opened:
             self._groups = [
                 opened.metadata.row_group(i).num_rows for i in range(opened.metadata.num_row_groups)
@@ -87,7 +88,7 @@ class Parquet(Source):
 
     def _check_rows(self) -> None:
         """A row count costs a file eight bytes, and us a list of that length."""
-        rows, size = sum(self._groups), FileStamp.of(self.name).size
+        rows, size = sum(self._groups), self._stamp.size
         if any(n < 0 for n in self._groups) or rows > _ROWS_A_BYTE * size:
             raise DataError(f"{self.name} claims {rows:,} rows in {size:,} bytes: it is damaged")
         if not rows:
@@ -140,6 +141,11 @@ class Parquet(Source):
                 return
 
     def _pieces(self, groups: list[int], columns: list[str]) -> Iterator[Any]:
+        # Where its rows begin is known of the file as it was: another would be read as this one.
+        if FileStamp.of(self.name) != self._stamp:
+            raise DataError(
+                f"{self.name} was changed meanwhile: put it back, or begin anew (--overwrite)"
+            )
         with self._reading():
             yield from pieces(self.name, columns, groups=groups, rows=_AT_ONCE)
 
