@@ -1,8 +1,9 @@
 """`tulip score`: the table, what it refuses, and that it can be trusted after trouble."""
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,40 @@ def test_a_table_behind_a_uri(tulip: Tulip, detectors: Path, tmp_path: Path) -> 
     names = sorted(os.listdir(tmp_path / "there"))
     assert names == ["_manifest.json", *(f"part-0000000{i}.parquet" for i in range(4))]
     assert "finished already" in tulip(*base, "--out", there, "--partitioned").stdout
+
+
+def test_a_store_that_gives_nothing_more_ends_the_run(
+    tulip: Tulip, detectors: Path, tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials that run out must not make a finished table of errors."""
+    from tulip_ood.data import remote
+
+    whole, given = remote.opened, 0
+
+    @contextlib.contextmanager
+    def opened(name: str) -> Iterator[object]:
+        nonlocal given
+        if name.endswith(".png"):
+            given += 1
+            if given > 21:
+                raise OSError("AWS Error ACCESS_DENIED during HeadObject operation")
+        with whole(name) as file:
+            yield file
+
+    out = tmp_path / "x.parquet"
+    base = ["score", detectors / "msp.safetensors", f"file://{project}/test", *MODEL]
+    base += ["--out", out, "--part-rows", 20, "--workers", 0, "--batch-size", 20]
+    with monkeypatch.context() as patch:
+        patch.setattr(remote, "opened", opened)
+        result = tulip(*base)
+    assert result.exit_code == 1
+    assert "none of the 20 files from file://" in result.stderr
+    assert "ACCESS_DENIED" in result.stderr
+    assert "is kept: run the same command again" in result.stderr
+    assert not out.exists()
+    again = tulip(*base)  # what was lost within a part stays: one file was given out there
+    assert "40 of 60 rows are there already" in again.stderr
+    assert sum(error is not None for error in pq.read_table(out)["error"].to_pylist()) == 19
 
 
 def test_a_table_beside_the_images_is_no_class(

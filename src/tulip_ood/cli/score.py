@@ -250,7 +250,7 @@ def _score(
 ) -> None:
     """In this process, part by part."""
     from tulip_ood.data.batches import batches
-    from tulip_ood.data.scores import scored
+    from tulip_ood.data.scores import check_fetched, scored
 
     parts = job.parts
     for index, last in _runs(missing):
@@ -270,6 +270,7 @@ def _score(
                 rows += scored(detector, batch)
                 done(batch.size)
                 if len(rows) == len(parts.range_of(index)):
+                    check_fetched(rows)
                     parts.write(index, rows)
                     rows, index = [], index + 1
 

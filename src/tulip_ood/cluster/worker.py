@@ -20,7 +20,7 @@ from tulip_ood.data.batches import Decoded, decoded_batches
 from tulip_ood.data.parts import Parts
 from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.data.remote import is_remote
-from tulip_ood.data.scores import scored
+from tulip_ood.data.scores import check_fetched, scored
 from tulip_ood.data.source import Shard
 from tulip_ood.detectors.saving import load
 from tulip_ood.errors import ClusterError
@@ -185,6 +185,7 @@ class Scorer:
         rows = []
         for decoded in found:
             rows += scored(self._detector, decoded.batch(self._order.preprocess))
+        check_fetched(rows)
         return self._order.parts.encode(index, rows)
 
 

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+NOT_FETCHED = "the file could not be fetched"
 _MOST_BYTES = 1 << 30  # of one image: what is larger is not read into memory
 
 
@@ -159,10 +160,15 @@ def read_remote(name: str) -> bytes:
         ...     read_remote(f"file://{folder}/a.txt")
         b'all of it'
     """
-    with opened(name) as file:
-        if file.size() > _MOST_BYTES:
-            raise DataError(f"the file has {file.size():,} bytes, more than {_MOST_BYTES:,}")
-        content: bytes = file.read()
+    try:
+        with opened(name) as file:
+            if file.size() > _MOST_BYTES:
+                raise DataError(f"the file has {file.size():,} bytes, more than {_MOST_BYTES:,}")
+            content: bytes = file.read()
+    except (DataError, FileNotFoundError):
+        raise
+    except OSError as error:  # no network, no permission: nothing that the file can help
+        raise DataError(f"{NOT_FETCHED}: {_line(error)}") from error
     return content
 
 

@@ -1,20 +1,23 @@
 """The table of scores: its columns, and what a prediction writes into them."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
 
 from tulip_ood.data.batches import Batch
-from tulip_ood.errors import InputError
+from tulip_ood.data.remote import NOT_FETCHED
+from tulip_ood.errors import DataError, InputError
 from tulip_ood.network.refusing import network_refuses
 
 if TYPE_CHECKING:
     from tulip_ood.detectors.base import Detector
     from tulip_ood.detectors.prediction import Prediction
 
-__all__ = ["NOT_FINITE", "score_rows", "score_schema", "scored"]
+__all__ = ["NOT_FINITE", "check_fetched", "score_rows", "score_schema", "scored"]
 
+_MANY = 16  # rows of which one at least should be there
 TOP = 5  # most probable labels that are kept
 NOT_FINITE = "the input, or what the network makes of it, is NaN or Inf"
 
@@ -79,6 +82,31 @@ def scored(detector: "Detector", batch: Batch) -> list[dict[str, Any]]:
     except RuntimeError as error:
         raise network_refuses(error, batch.inputs) from error
     return score_rows(detector.task.name, batch, prediction)
+
+
+def check_fetched(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a part of which a store gave no file: it cannot be reached, or permission has ended.
+
+    Else a run whose credentials have run out would go on to its end and be finished, with an error
+    in every row. A few files that may not be read are rows with a reason.
+
+    Args:
+        rows: Those of a part.
+
+    Example:
+        >>> check_fetched([{"path": "s3://lake/1.png", "error": f"{NOT_FETCHED}: no route"}] * 99)
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.DataError: none of the 99 files from s3://lake/1.png on was given out: \
+the file could not be fetched: no route. What is finished is kept: run the same command again to \
+go on
+    """
+    if len(rows) < _MANY or not all((row["error"] or "").startswith(NOT_FETCHED) for row in rows):
+        return
+    raise DataError(
+        f"none of the {len(rows):,} files from {rows[0]['path']} on was given out: "
+        f"{rows[0]['error']}. What is finished is kept: run the same command again to go on"
+    )
 
 
 def score_rows(task: str, batch: Batch, prediction: "Prediction | None") -> list[dict[str, Any]]:
