@@ -205,7 +205,7 @@ def test_a_table_beside_tables_is_none_of_them(
     again = tulip(*base, tmp_path)
     assert again.exit_code == 0, again.output
     assert "finished already" in again.stdout
-    named = tulip(*base, tmp_path / "scores.parquet")
+    named = tulip(*base[:-1], tmp_path / "more.parquet", tmp_path / "scores.parquet")
     assert (named.exit_code, "is a table of scores" in named.stderr) == (2, True)
     for i in range(2):
         (tmp_path / f"{i}.parquet").unlink()
@@ -303,6 +303,31 @@ def test_where_the_network_may_come_from(tulip: Tulip, detectors: Path, tmp_path
     detector.save(python)
     result = tulip("score", python, "ready.npz", "--out", tmp_path / "other.parquet")
     assert (result.exit_code, "needs the package timm" in result.stderr) == (2, True)
+
+
+def test_what_is_read_is_not_written_over(tulip: Tulip, detectors: Path, tmp_path: Path) -> None:
+    """Not with --overwrite either: that is for tables."""
+    detector, table = tmp_path / "d.safetensors", tmp_path / "in.parquet"
+    detector.write_bytes((detectors / "msp.safetensors").read_bytes())
+    image = Path("test/red/000.png").read_bytes()
+    pq.write_table(pa.table({"image": [image] * 3}), table)
+    before = detector.read_bytes(), table.read_bytes()
+    (tmp_path / "link").symlink_to(table)
+    base = ["score", detector, table, *MODEL, "--overwrite"]
+    for place in (detector, table, tmp_path / "link"):
+        result = tulip(*base, "--out", place)
+        assert (result.exit_code, "is read here" in result.stderr) == (2, True)
+    result = tulip(*base, "--out", tmp_path / "x.parquet", "--json", tmp_path / "x.parquet")
+    assert (result.exit_code, "where --out is written" in result.stderr) == (2, True)
+    for command in (
+        ["monitor", table, "--json", table],
+        ["export", detector, "--out", tmp_path / "a.onnx", "--json", detector],
+        ["serve", detector, "--log", detector],
+        ["calibrate", table, "--data", "val", "--out", table],
+    ):
+        result = tulip(*command)
+        assert (result.exit_code, "is read here" in result.stderr) == (2, True)
+    assert (detector.read_bytes(), table.read_bytes()) == before
 
 
 def test_another_network_is_refused(tulip: Tulip, detectors: Path, tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def calibrate(
     """
     target = options.check_place(out, "--out")
     options.check_place(json, "--json")
+    options.check_apart({"--out": out, "--json": json}, [model, *data])
     asked = threshold_arguments(false_alarm, max_error, confidence)
     settings = {
         "score": score,

@@ -55,6 +55,7 @@ def export(
 
     options.check_place(out, "--out")
     options.check_place(json, "--json")
+    options.check_apart({"--out": out, "--json": json}, [detector, *(check or []), model])
     with as_usage():
         from tulip_ood.cluster.job import stored_preprocess
         from tulip_ood.data.opening import open_sources

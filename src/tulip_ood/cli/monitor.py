@@ -46,6 +46,7 @@ def monitor(
         2
     """
     options.check_place(json, "--json")
+    options.check_apart({"--json": json}, [*logs, *(detector or [])])
     with as_usage():
         from tulip_ood.serving.monitoring import read_streams, watch
 

@@ -12,7 +12,7 @@ from tulip_ood.cli.failing import UsageError
 from tulip_ood.wording import json_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tulip_ood.data.batches import Unreadable
     from tulip_ood.data.preprocess import Preprocess
@@ -25,6 +25,7 @@ __all__ = [
     "Root",
     "Trust",
     "Workers",
+    "check_apart",
     "check_device",
     "check_folder",
     "check_place",
@@ -180,6 +181,31 @@ def check_place(path: str | None, option: str) -> Path | None:
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"{option}: the folder {target.parent} may not be written to")
     return target
+
+
+def check_apart(written: "Mapping[str, str | None]", read: "Iterable[str | None]") -> None:
+    """Refuse to write over what is read, or two things to one place.
+
+    Args:
+        written: The files that will be written, by option.
+        read: What is read.
+
+    Example:
+        >>> check_apart({"--out": "a.parquet", "--json": "./a.parquet"}, ["d.safetensors"])
+        Traceback (most recent call last):
+        ...
+        tulip_ood.cli.failing.UsageError: --json: ./a.parquet is where --out is written; name \
+another file
+    """
+    taken = {os.path.realpath(name): "read" for name in read if name is not None}
+    for option, path in written.items():
+        if path is None:
+            continue
+        place = os.path.realpath(path)
+        if place in taken:
+            how = "read here" if taken[place] == "read" else f"where {taken[place]} is written"
+            raise UsageError(f"{option}: {path} is {how}; name another file")
+        taken[place] = option
 
 
 def check_folder(path: Path, option: str) -> None:

@@ -97,6 +97,7 @@ def serve(
     """
     alone = {"--shadow": shadow, "--log": log, "--keep-images": keep_images}
     check_engine(engine, local=alone, ray={"--replicas": replicas, "--address": address})
+    options.check_apart({"--log": log}, [detector, shadow, classes])
     with as_usage():
         from tulip_ood.data.opening import read_classes
         from tulip_ood.detectors.saving import read_header
