@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import tulip_ood
 from tulip_ood.detectors.knn import KNN
+from tulip_ood.detectors.learning import Moments
+from tulip_ood.detectors.mahalanobis import Gaussians
 from tulip_ood.detectors.mds import MDS
 from tulip_ood.detectors.nnguide import NNGuide
 from tulip_ood.detectors.rmds import RMDS
@@ -65,6 +67,33 @@ def test_zero_and_infinite_features_never_give_nan(kind: Any, track: str, small:
     assert not bool(scores.isneginf().any())
     whole = detector.score(small.test.take(slice(0, 6)))
     torch.testing.assert_close(scores[4:], whole[4:])  # the odd rows do not disturb the others
+
+
+@quiet
+@pytest.mark.parametrize("apart", [1.0, 30.0, 1000.0])
+def test_classes_far_apart_and_fewer_inputs_than_features(apart: float) -> None:
+    """Directions without any variance within classes stay so, however far classes lie apart."""
+    generator = torch.Generator().manual_seed(0)
+    centres = apart * torch.randn(4, 64, generator=generator, dtype=torch.float64)
+    labels = torch.arange(40) % 4
+    features = centres[labels] + torch.randn(40, 64, generator=generator, dtype=torch.float64)
+    moments = Moments(4)
+    for rows in torch.arange(40).split(7):
+        moments.add(features[rows], labels[rows])
+    means = torch.stack([features[labels == c].mean(dim=0) for c in range(4)])
+    about = features - means[labels]
+    torch.testing.assert_close(moments.class_means, means)
+    torch.testing.assert_close(moments.within, about.T @ about / 40, rtol=1e-9, atol=1e-9)
+    about = features - features.mean(dim=0)
+    torch.testing.assert_close(moments.total, about.T @ about / 40)
+    torch.testing.assert_close(moments.second_about(features[0] * 0),
+                               features.T @ features / 40)  # fmt: skip
+    rtol = 64 * torch.finfo(torch.float64).eps
+    found = Gaussians.of(moments.class_means, moments.within, n=40, rtol=rtol)
+    assert found.rank == 36
+    # Inputs of the same classes are as near as a χ² of so many dimensions may be.
+    fresh = centres[labels] + torch.randn(40, 64, generator=generator, dtype=torch.float64)
+    assert float(found.distance(fresh).max()) < 1e4
 
 
 @quiet

@@ -56,9 +56,11 @@ class Learned:
 
 
 class Moments:
-    """Counts, means and second moments of features, by class, in float64.
+    """Counts, means and scatter of features, by class, in float64.
 
-    Everything is taken about the first batch's mean, so that large means do not cost digits.
+    Deviations are always taken from a mean before they are squared, batches joined by Chan's rule:
+    as a difference of second moments, the covariance within classes that lie far apart would be
+    rounding in the directions in which there is none, and be inverted as such.
 
     Args:
         classes: The number of classes.
@@ -72,22 +74,30 @@ class Moments:
 
     def __init__(self, classes: int) -> None:
         self._classes = classes
-        self._origin: Tensor | None = None
+        self._means: Tensor | None = None
         self.n = 0
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Take in features [N, d] with their classes [N]."""
         wide = features.to(torch.float64)
-        if self._origin is None:
+        if self._means is None:
             d = wide.shape[1]
-            self._origin = wide.mean(dim=0)
             self._counts = torch.zeros(self._classes, dtype=torch.float64)
-            self._sums = torch.zeros(self._classes, d, dtype=torch.float64)
-            self._second = torch.zeros(d, d, dtype=torch.float64)
-        wide = wide - self._origin
-        self._counts += torch.bincount(labels, minlength=self._classes)
-        self._sums.index_add_(0, labels, wide)
-        self._second += wide.T @ wide
+            self._means = torch.zeros(self._classes, d, dtype=torch.float64)
+            self._scatter = torch.zeros(d, d, dtype=torch.float64)
+        classes, place, here = labels.unique(return_inverse=True, return_counts=True)
+        here = here.to(torch.float64).unsqueeze(1)
+        first = wide[:1]  # means of deviations from a row have its digits to spare
+        sums = torch.zeros(len(classes), wide.shape[1], dtype=torch.float64)
+        means = first + sums.index_add_(0, place, wide - first) / here
+        apart = wide - means[place]
+        before, known = self._counts[classes].unsqueeze(1), self._means[classes]
+        gap = torch.where(before > 0, means - known, 0.0)
+        joined = gap * (before * here / (before + here)).sqrt()
+        self._scatter += apart.T @ apart + joined.T @ joined
+        moved = known + gap * (here / (before + here))
+        self._means[classes] = torch.where(before > 0, moved, means)
+        self._counts[classes] += here.squeeze(1)
         self.n += len(wide)
 
     @property
@@ -98,35 +108,30 @@ class Moments:
     @property
     def mean(self) -> Tensor:
         """The mean of all features, [d]."""
-        assert self._origin is not None
-        return self._origin + self._sums.sum(dim=0) / self.n
+        assert self._means is not None
+        return (self._counts / self.n) @ self._means
 
     @property
     def class_means(self) -> Tensor:
         """The mean of each class, [classes, d]; that of all for a class without inputs."""
-        assert self._origin is not None
-        means = self._origin + self._sums / self._counts.clamp_min(1).unsqueeze(1)
-        return torch.where(self.seen.unsqueeze(1), means, self.mean)
+        assert self._means is not None
+        return torch.where(self.seen.unsqueeze(1), self._means, self.mean)
 
     @property
     def within(self) -> Tensor:
         """The covariance about the class means, divided by N, [d, d]."""
-        scaled = self._sums / self._counts.clamp_min(1).sqrt().unsqueeze(1)
-        return (self._second - scaled.T @ scaled) / self.n
+        return self._scatter / self.n
 
     @property
     def total(self) -> Tensor:
         """The covariance about the mean of all, divided by N, [d, d]."""
-        mean = self._sums.sum(dim=0) / self.n
-        return self._second / self.n - torch.outer(mean, mean)
+        between = (self.class_means - self.mean) * (self._counts / self.n).sqrt().unsqueeze(1)
+        return self.within + between.T @ between
 
     def second_about(self, point: Tensor) -> Tensor:
         """E[(h − point)(h − point)ᵀ], [d, d]."""
-        assert self._origin is not None
-        shift = point.to(torch.float64) - self._origin
-        mean = self._sums.sum(dim=0) / self.n
-        cross = torch.outer(mean, shift)
-        return self._second / self.n - cross - cross.T + torch.outer(shift, shift)
+        shift = self.mean - point.to(torch.float64)
+        return self.total + torch.outer(shift, shift)
 
 
 class RowSample:
