@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tulip_ood.detectors.learning import Learner
 from tulip_ood.detectors.mahalanobis import FeatureDetector, FeatureLearner, unit
 from tulip_ood.errors import InputError
+from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 
@@ -98,8 +99,8 @@ def _nearest(bank: Tensor, queries: Tensor, k: int) -> Tensor:
     """Indices [n, k] of the rows with the largest products, the largest first."""
     best = queries.new_empty((len(queries), 0))
     index = torch.empty((len(queries), 0), dtype=torch.int64, device=queries.device)
-    # Autocast would multiply in half precision.
-    with torch.autocast(queries.device.type, enabled=False):
+    # Autocast would multiply in half precision, TF32 is not much better.
+    with torch.autocast(queries.device.type, enabled=False), full_precision():
         for first in range(0, len(bank), _ROWS):
             products = queries @ bank[first : first + _ROWS].to(queries.device).T
             found = products.topk(min(k, products.shape[1]), dim=1)

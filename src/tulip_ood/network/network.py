@@ -269,7 +269,8 @@ class Network:
         if main is None:
             raise ModelError("this method changes its inputs along a gradient: they must be real")
         leaf = main.detach().clone().requires_grad_(True)
-        with torch.enable_grad():
+        # The way back, too, is without autocast: it would multiply gradients in half precision.
+        with torch.enable_grad(), torch.autocast(self.device.type, enabled=False):
             out = self._run(structures.replace(moved, place, leaf), None, None)
             (gradient,) = torch.autograd.grad(objective(out.logits).sum(), leaf)
         features = None if out.features is None else out.features.detach()

@@ -137,7 +137,7 @@ class Passes:
             shape: From features [N, d] to features [N, d], each row for itself.
         """
         own = self.head  # refuses where there is none
-        base = own.logits(shape(self.need_features()))
+        base = _shaped_logits(own, self.need_features(), shape)
         if not len(self.noisy):
             return replace(self, base=base)
         lacks_drift = self.drift is not None and self.drift_features is None
@@ -145,7 +145,7 @@ class Passes:
             raise ModelError("these passes hold no features of the noisy passes to be shaped")
         noisy = torch.stack(
             [
-                head.logits(shape(features))
+                _shaped_logits(head, features, shape)
                 for head, features in zip(
                     self.heads[1 : 1 + len(self.noisy)], self.noisy_features, strict=True
                 )
@@ -153,7 +153,7 @@ class Passes:
         )
         drift = None
         if self.drift_features is not None:
-            drift = self.heads[-1].logits(shape(self.drift_features))
+            drift = _shaped_logits(self.heads[-1], self.drift_features, shape)
         return replace(self, base=base, noisy=noisy, drift=drift)
 
     # ------------------------------------------------------------------------ disk
@@ -201,6 +201,15 @@ def _passes(header: dict[str, Any], found: dict[str, Tensor]) -> Passes:
         },
         **{name: found.get(name) for name in _OPTIONAL},
     )
+
+
+def _shaped_logits(head: Head, features: Tensor, shape: Callable[[Tensor], Tensor]) -> Tensor:
+    """Logits [N, o] of shaped features [N, d], computed in float64.
+
+    In float32 they would hang on what is set outside of our passes (autocast, the precision of
+    products), and on how many inputs go together.
+    """
+    return head.logits(shape(features.to(torch.float64)))
 
 
 def _pick(ids: tuple[bytes, ...], index: Tensor | slice) -> tuple[bytes, ...]:
