@@ -17,7 +17,7 @@ from tulip_ood.detectors.answering import Answering
 from tulip_ood.detectors.decision import Calibration
 from tulip_ood.detectors.engine import Engine, Held, PassCount
 from tulip_ood.detectors.findings import Finding, look_at_validation
-from tulip_ood.detectors.fitting import learn_and_calibrate, usable
+from tulip_ood.detectors.fitting import learn_and_calibrate, unscored_as_odd, usable
 from tulip_ood.detectors.learning import HoldAll, Learned, Learner
 from tulip_ood.detectors.precision import Parity, compare_precisions
 from tulip_ood.detectors.prediction import Reference
@@ -378,8 +378,9 @@ class Detector(Answering, Storing):
             return learn_and_calibrate(passes, self.task, self._learn, self._score)
         assert passes.labels is not None
         wrong = 1.0 - self.task.correct(passes.base, passes.labels)
-        # None of the validation data was learned from: all of it is held out.
-        return state, Calibration.of(self._score(state, passes), wrong, ids=passes.ids)
+        # None of it was learned from: all is held out.
+        scores = unscored_as_odd(self._score(state, passes))
+        return state, Calibration.of(scores, wrong, ids=passes.ids)
 
     def _choose(self, parameters: Mapping[str, Any], tried: list[Tried]) -> None:
         self._given = self.parameters

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.decision import Calibration
 from tulip_ood.detectors.engine import PassCount
-from tulip_ood.detectors.fitting import cross_fit, learn_and_calibrate
+from tulip_ood.detectors.fitting import cross_fit, learn_and_calibrate, unscored_as_odd
 from tulip_ood.detectors.learning import Learner
 from tulip_ood.errors import InputError
 from tulip_ood.network.network import Network
@@ -20,6 +20,7 @@ from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
+from tulip_ood.numerics.quantiles import quantiles
 
 __all__ = ["Sum", "SumState", "union"]
 
@@ -154,9 +155,7 @@ class Sum(Detector):
                 state, scores = cross_fit(passes, part._learn, says)
             else:
                 scores = says(state, passes).to(torch.float64)
-            low, middle, high = torch.quantile(
-                scores, torch.tensor([0.16, 0.5, 0.84], dtype=torch.float64)
-            ).tolist()
+            low, middle, high = _middle_of(scores, part.name)
             learned.append(state)
             centres.append(middle)
             spreads.append(max((high - low) / 2, 1e-12))
@@ -171,7 +170,7 @@ class Sum(Detector):
 
     def _says(self, part: Detector, state: Any, passes: Passes) -> Tensor:
         """What one part says, on its own scale."""
-        return part._score(state, passes)
+        return unscored_as_odd(part._score(state, passes))
 
     def _column(self, i: int, state: SumState, passes: Passes) -> Tensor:
         """What one part says, on the scale of the validation data."""
@@ -234,6 +233,14 @@ class Sum(Detector):
             tuple(values["centres"]),
             tuple(values["spreads"]),
         )
+
+
+def _middle_of(scores: Tensor, name: str) -> list[float]:
+    """q16, the median and q84; inputs without a score say nothing about the scale."""
+    known = scores[scores.isfinite()]
+    if not len(known):
+        raise InputError(f"{name} gives none of these inputs a finite score: leave it out")
+    return quantiles(known, (0.16, 0.5, 0.84))
 
 
 # What a part shares with the sum, so that it is not given twice.

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError, ThresholdError
 from tulip_ood.numerics import metrics, thresholds
+from tulip_ood.numerics.quantiles import quantiles
 from tulip_ood.wording import percent
 
 __all__ = ["Calibration", "Threshold", "control_error_rate", "control_false_alarms"]
@@ -50,7 +51,7 @@ class Calibration:
         weights = None
         if scores.ndim > 1:
             flat = scores.flatten(1)
-            usable = ~flat.isnan()
+            usable = (~flat.isnan()).to(torch.float64)
             weight = usable / usable.sum(dim=1, keepdim=True).clamp_min(1)
             scores, wrong, weights = flat.flatten(), wrong.flatten(), weight.flatten()
             ids = None
@@ -107,8 +108,8 @@ class Calibration:
     def spread(self) -> float:
         """q95 − q5 of the scores: the range in which differences are judged."""
         finite = self.scores[self.scores.isfinite()]
-        q = torch.quantile(finite, torch.tensor([0.05, 0.95], dtype=torch.float64))
-        return float(q[1] - q[0])
+        low, high = quantiles(finite, (0.05, 0.95))
+        return high - low
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,14 @@ from tulip_ood.network.passes import Passes
 from tulip_ood.numerics.random import permutation
 from tulip_ood.numerics.tasks import Task
 
-__all__ = ["CROSS_FIT_BELOW", "cross_fit", "learn_and_calibrate", "splits", "usable"]
+__all__ = [
+    "CROSS_FIT_BELOW",
+    "cross_fit",
+    "learn_and_calibrate",
+    "splits",
+    "unscored_as_odd",
+    "usable",
+]
 
 CROSS_FIT_BELOW = 400
 FOLDS = 5
@@ -102,11 +109,22 @@ def learn_and_calibrate(
     scores = torch.full(wrong.shape, torch.nan, dtype=torch.float64)
     for inside, held in parts:
         state = learn(passes.take(inside))
-        scores[held] = score(state, passes.take(held)).to(torch.float64)
+        found = score(state, passes.take(held)).to(torch.float64)
+        scores[held] = unscored_as_odd(found)
     if cross_fitted:
         state = learn(passes)
     calibration = Calibration.of(scores, wrong, ids=passes.ids, cross_fitted=cross_fitted)
     return state, calibration
+
+
+def unscored_as_odd(scores: Tensor) -> Tensor:
+    """+inf in the place of NaN: what has no score is refused later, and counts so here.
+
+    Example:
+        >>> unscored_as_odd(torch.tensor([1.0, torch.nan]))
+        tensor([1., inf])
+    """
+    return torch.where(scores.isnan(), torch.inf, scores)
 
 
 def cross_fit(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.numerics import shaping as maps
+from tulip_ood.numerics.quantiles import quantiles
 from tulip_ood.wording import percent
 
 __all__ = ["SHAPINGS", "Shaping", "make_shaping"]
@@ -80,7 +81,7 @@ class Shaping:
                 )
         if self.name != "react":
             return self
-        return replace(self, clip=_quantile(features, self.percentile / 100.0))
+        return replace(self, clip=quantiles(features, [self.percentile / 100.0])[0])
 
     def __call__(self, features: Tensor) -> Tensor:
         """Features [N, d] → features [N, d]."""
@@ -88,15 +89,6 @@ class Shaping:
             assert self.clip is not None
             return maps.react(features, self.clip)
         return SHAPINGS[self.name].apply(features, self.percentile)
-
-
-def _quantile(values: Tensor, q: float) -> float:
-    """Linear between order statistics, as numpy.percentile; torch.quantile has a size limit."""
-    flat = values.to(torch.float64).flatten().sort().values
-    place = q * (len(flat) - 1)
-    low = int(place)
-    high = min(low + 1, len(flat) - 1)
-    return float(flat[low] + (place - low) * (flat[high] - flat[low]))
 
 
 def make_shaping(spec: str) -> Shaping:

@@ -66,8 +66,7 @@ def ash_s(features: Tensor, percentile: float) -> Tensor:
         tensor(7.3891)
     """
     pruned = ash_p(features, percentile)
-    ratio = features.sum(dim=1, keepdim=True) / pruned.sum(dim=1, keepdim=True)
-    return pruned * ratio.exp()
+    return pruned * _ratio(features, pruned).exp()
 
 
 def scale(features: Tensor, percentile: float) -> Tensor:
@@ -79,5 +78,13 @@ def scale(features: Tensor, percentile: float) -> Tensor:
         tensor([[7.3891, 7.3891]])
     """
     k = kept_features(features.shape[1], percentile)
-    largest = features.topk(k, dim=1).values.sum(dim=1, keepdim=True)
-    return features * (features.sum(dim=1, keepdim=True) / largest).exp()
+    return features * _ratio(features, features.topk(k, dim=1).values).exp()
+
+
+def _ratio(whole: Tensor, part: Tensor) -> Tensor:
+    """Σ whole / Σ part of each row, [N, 1]; 1 where there is nothing to divide by.
+
+    A network may be silent on an input: all of its features are 0, and stay so.
+    """
+    above, below = (values.sum(dim=1, keepdim=True) for values in (whole, part))
+    return torch.where(below == 0, 1.0, above / below)
