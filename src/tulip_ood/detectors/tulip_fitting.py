@@ -166,7 +166,8 @@ class TulipFitting(Detector):
         budget, held_ood = self._plan(rows, space, ood)
         tuning = self._search(rows, space, held_ood, budget, count)
         if searches:
-            self._tuning, self._setting = tuning, tuning.setting
+            # Not with what it looked at: that are hundreds of images, and passes over them.
+            self._tuning, self._setting = replace(tuning, looked=None), tuning.setting
         if AUTO in (self.scope, self.n_samples):
             keeps = self.epsilon is not None or not searches
             keeps = keeps or (isinstance(tune, Mapping) and "epsilon" in tune)
