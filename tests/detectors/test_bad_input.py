@@ -196,3 +196,32 @@ def test_inputs_of_another_width_and_a_device_that_is_not_there(vectors: Any) ->
         detector.score(torch.zeros(2, 7))
     with pytest.raises(InputError, match="cuda:99"):
         tulip_ood.Tulip(vectors.model, device="cuda:99")
+
+
+def test_devices_that_cannot_be_used_leave_a_detector_where_it_was(vectors: Any) -> None:
+    detector = tulip_ood.detectors.MSP(vectors.model).fit(vectors.loader())
+    before = detector.score(vectors.ood)
+    for device in ("meta", "cuda:99"):
+        with pytest.raises(InputError, match=f"device='{device}' cannot be used here"):
+            tulip_ood.Tulip(vectors.model, device=device)
+        with pytest.raises(InputError, match=f"device='{device}' cannot be used here"):
+            detector.to(device)
+        assert torch.equal(detector.score(vectors.ood), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.to("meta"), "meta device have no data"),
+        (lambda x: x.to_sparse(), "must be plain tensors, got sparse_coo"),
+        (lambda x: x.to(torch.complex64), "view_as_real"),
+    ],
+)
+def test_tensors_that_cannot_be_read(vectors: Any, fitted: Any, change: Any, message: str) -> None:
+    x, y = vectors.val
+    with pytest.raises(InputError, match=message):
+        fitted.score(change(vectors.ood))
+    with pytest.raises(InputError, match=message):
+        tulip_ood.detectors.MSP(vectors.model).fit([(change(x), y)])
+    with pytest.raises(InputError, match=message):
+        tulip_ood.detectors.KNN(vectors.model).fit([(x, y)], train=[(change(x), y)])

@@ -21,6 +21,7 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
+from tulip_ood.network.readable import readable
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, dense_labels, dense_positions
 from tulip_ood.network.trying import in_our_words
@@ -263,7 +264,7 @@ class Engine:
         """Passes over a loader of labelled batches, a batch at a time: nothing is held."""
         for batch in structures.batches(loader):
             inputs, labels = structures.split_batch(batch)
-            inputs = structures.map_tensors(lambda t: t.detach(), inputs)
+            inputs = readable(inputs)
             if structures.count_rows(inputs) == 0:
                 continue
             self.network.probe(inputs)
@@ -294,7 +295,7 @@ class Engine:
             needs.check(x)
             self.check_origin(x)
             return _mark_first(function(x.serving(needs.settings)), x.finite)
-        inputs = structures.map_tensors(lambda t: t.detach(), x)
+        inputs = readable(x)
         if structures.count_rows(inputs) == 0:
             raise InputError("there are no inputs to score")
         if self.inputs is not None:

@@ -24,6 +24,7 @@ from tulip_ood.network.logits import find_logits
 from tulip_ood.network.marks import Marks, same_bits
 from tulip_ood.network.operations import NOT_COUNTED, Compute, count_compute
 from tulip_ood.network.precision import pass_dtype
+from tulip_ood.network.refusing import on_device
 from tulip_ood.network.skeleton import make_skeleton
 from tulip_ood.numerics.tasks import Task
 
@@ -124,12 +125,8 @@ class Network:
         self.dtype = self._pass_dtype()
         self._parameters: dict[str, Tensor] = {}
         self.refreshed = 0  # how often: what was made of weights and buffers is good until the next
-        try:
+        with on_device(device):
             self.refresh()
-        except (AssertionError, RuntimeError) as error:
-            if device is None:
-                raise
-            raise InputError(f"device={str(device)!r} cannot be used here: {error}") from error
 
     def _pass_dtype(self) -> torch.dtype:
         parameters = self._skeleton.parameters.values()
@@ -163,7 +160,8 @@ class Network:
         before, self.device = self.device, device
         try:
             self.dtype = self._pass_dtype()
-            self.refresh()
+            with on_device(device):
+                self.refresh()
         except BaseException:
             self.device = before
             self.dtype = self._pass_dtype()

@@ -1,13 +1,16 @@
-"""What a network says to inputs that do not fit it, in words of ours."""
+"""What PyTorch says to inputs or devices that do not fit, in words of ours."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tulip_ood.errors import RefusedError, TulipError
+from tulip_ood.errors import InputError, RefusedError, TulipError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-__all__ = ["network_refuses"]
+__all__ = ["network_refuses", "on_device"]
 
 
 def network_refuses(error: Exception, inputs: "Tensor") -> Exception:
@@ -23,3 +26,23 @@ def network_refuses(error: Exception, inputs: "Tensor") -> Exception:
     shape = ", ".join(map(str, inputs.shape[1:]))
     reason = " ".join(str(error).split())[:300]
     return RefusedError(f"the network cannot run on inputs of shape [N, {shape}]: {reason}")
+
+
+@contextmanager
+def on_device(device: "torch.device | str | None") -> Iterator[None]:
+    """While weights are copied to a device that the user has named (or not: None).
+
+    Example:
+        >>> with on_device("meta"):
+        ...     pass
+        Traceback (most recent call last):
+        tulip_ood.errors.InputError: device='meta' cannot be used here: nothing is computed there
+    """
+    try:
+        if str(device) == "meta":
+            raise RuntimeError("nothing is computed there")
+        yield
+    except (AssertionError, RuntimeError) as error:
+        if device is None:
+            raise
+        raise InputError(f"device={str(device)!r} cannot be used here: {error}") from error

@@ -16,6 +16,7 @@ from torch import Tensor
 from tulip_ood.errors import InputError
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.readable import readable
 
 __all__ = ["Rows", "collect_rows"]
 
@@ -110,7 +111,7 @@ def collect_rows(
     constants: tuple[Any, ...] | None = None
     for batch in structures.batches(loader):
         inputs, labels = structures.split_batch(batch) if labelled else _unlabelled(batch)
-        inputs = structures.map_tensors(lambda t: t.detach().cpu(), inputs)
+        inputs = structures.map_tensors(lambda t: t.cpu(), readable(inputs))
         n = structures.count_rows(inputs)
         if labels is not None and (labels.ndim == 0 or labels.shape[0] != n):
             raise InputError(
