@@ -5,6 +5,7 @@ The network is large enough that its passes are in float32: float64 would hide e
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "gradients": torch.enable_grad,
     "float64": lambda: default_dtype(torch.float64),
     "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "default device": lambda: torch.device("meta"),  # stands for a GPU; nothing can lie there
 }
 
 
@@ -96,6 +98,47 @@ def test_what_is_fitted_does_not_hang_on_autocast(
                 how = {"recipe": "balanced"} if isinstance(detector, tulip_ood.Tulip) else {}
                 found.append(detector.fit([(x, y)], **how).calibration.scores)
         assert torch.equal(*found), name
+
+
+class Asking(nn.Linear):
+    """Notes which default device it runs under."""
+
+    seen: set[str] = set()  # noqa: RUF012 – of the copy that runs, too
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add(torch.get_default_device().type)
+        return super().forward(x)
+
+
+class Reading:
+    """A loader that notes the same."""
+
+    def __init__(self, *batch: Tensor) -> None:
+        self.batch, self.seen = batch, set[str]()
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        self.seen.add(torch.get_default_device().type)
+        yield self.batch
+
+
+@quiet
+@pytest.mark.parametrize("name", ["ent", "rmds", "weiper", "tulip", "tulip&knn"])
+def test_a_default_device_is_the_users_own_affair(name: str, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(200, 4, generator=generator), torch.arange(200) % 3
+    model = Asking(4, 3)
+    expected = tulip_ood.detectors.make(name, model).fit([(x, y)]).score(x)
+    loader, device = Reading(x, y), torch.device("meta")
+    Asking.seen.clear()
+    with device:
+        detector = tulip_ood.detectors.make(name, model).fit(loader)
+        assert torch.equal(detector.predict(x).score, expected)
+        detector.set_threshold(false_alarm=0.1).save(tmp_path / "detector")
+        assert torch.equal(tulip_ood.load(tmp_path / "detector", model).score(x), expected)
+        assert len(str(detector.report())) > 100
+        assert torch.get_default_device() == device
+    assert loader.seen == Asking.seen == {"meta"}
+    assert torch.get_default_device().type == "cpu"
 
 
 class Products(TorchDispatchMode):

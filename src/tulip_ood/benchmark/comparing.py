@@ -14,6 +14,7 @@ from tulip_ood.detectors.base import FIT_MEMORY, Detector
 from tulip_ood.detectors.registry import METHODS, class_of
 from tulip_ood.errors import InputError, TulipWarning
 from tulip_ood.network.network import Network
+from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.tasks import make_task
 
 __all__ = ["COMPOSITIONS", "Compared", "compare"]
@@ -99,6 +100,7 @@ class Compared:
         }
 
 
+@on_the_cpu()
 def compare(
     model: nn.Module,
     *,

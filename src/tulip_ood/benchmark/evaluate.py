@@ -9,10 +9,12 @@ from tulip_ood.benchmark.results import Comparison, check_groups
 from tulip_ood.detectors.base import Detector
 from tulip_ood.errors import InputError
 from tulip_ood.network.inputs import Inputs, count_rows
+from tulip_ood.numerics.default_device import on_the_cpu
 
 __all__ = ["evaluate"]
 
 
+@on_the_cpu()
 def evaluate(
     detectors: Mapping[str, Detector],
     id_test: tuple[Inputs, Tensor],

@@ -24,6 +24,7 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings
 from tulip_ood.network.running import Needs
+from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.tasks import Regression, Task
 
 __all__ = ["Answering"]
@@ -92,6 +93,7 @@ class Answering(ABC):
 
     # --------------------------------------------------------------------- score
 
+    @on_the_cpu()
     def score(self, x: Inputs | Passes) -> Tensor:
         """How unsure: float64 [N], high = unsure; +inf where there is no score (NaN inputs).
 
@@ -110,6 +112,7 @@ class Answering(ABC):
             on_device=self._scores_on_device(),
         )[0]
 
+    @on_the_cpu()
     def predict(self, x: Inputs | Passes) -> Prediction:
         """The answer, its probabilities, score, p-value, and whether to accept it.
 
@@ -157,6 +160,7 @@ class Answering(ABC):
 
     # ----------------------------------------------------------------- threshold
 
+    @on_the_cpu()
     def set_threshold(
         self,
         *,
@@ -200,6 +204,7 @@ class Answering(ABC):
             raise NotFittedError("this detector is not fitted: call fit(val_loader) first")
         return self._calibration
 
+    @on_the_cpu()
     def report(self) -> Report:
         """What was fitted, what is promised, and what looked odd; print it."""
         view = self._view()
@@ -220,6 +225,7 @@ class Answering(ABC):
             return []
         return [f"precision: {self._facts['precision']} ({self._facts['precision_because']})"]
 
+    @on_the_cpu()
     def memory(self, inputs: Inputs | None = None) -> int:
         """Bytes that the perturbed weights of this detector take while it is in use.
 

@@ -33,6 +33,7 @@ from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs
 from tulip_ood.network.trying import in_our_words
+from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.random import check_seed
 from tulip_ood.numerics.tasks import make_task
 
@@ -166,6 +167,7 @@ class Detector(Answering, Storing):
 
     # ----------------------------------------------------------------------- fit
 
+    @on_the_cpu()
     def fit(
         self,
         data: Iterable[Any] | Passes | Held,
@@ -178,11 +180,9 @@ class Detector(Answering, Storing):
 
         Args:
             data: A loader of (inputs, labels) batches, read once, or a `Passes` record.
-            train: Training data (or what was `Learned` from it), for methods that learn class
-                means, neighbours or the like; they learn from the validation data otherwise.
-                Methods that do not are not affected.
-            tune: A loader of OOD validation inputs to choose parameters against; or "pseudo" for
-                images made from the validation inputs; or passes of OOD inputs by name.
+            train: Training data, or what was `Learned` from it, for methods that learn from data.
+            tune: A loader of OOD validation inputs to choose parameters against, passes of such
+                by name, or "pseudo" for images made from the validation inputs.
             progress: Called with (inputs done, inputs in all), counted over all passes.
         """
         draft = self._draft()

@@ -11,6 +11,7 @@ from tulip_ood.detectors.shaping import SHAPINGS, Shaping, make_shaping
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
+from tulip_ood.numerics.default_device import on_the_cpu
 
 __all__ = ["LogitDetector", "Nothing"]
 
@@ -80,6 +81,7 @@ class LogitDetector(Detector):
     def _of_logits(self, logits: Tensor) -> Tensor:
         return self.task.score(self.score_name, logits.unsqueeze(0))
 
+    @on_the_cpu()
     def score(self, x: Inputs | Passes) -> Tensor:
         """How unsure: float64 [N], high = unsure; +inf where there is no score (NaN inputs).
 

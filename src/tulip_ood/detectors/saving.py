@@ -24,6 +24,7 @@ from tulip_ood.detectors.header import FORMAT, GOLDEN_INPUTS, parse_header
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.network.files import reading, save_tensors
+from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.version import __version__
 
 __all__ = ["FORMAT", "Saved", "load", "read", "read_header", "save"]
@@ -212,6 +213,7 @@ def _read(
     return parse_header(raw, path), found
 
 
+@on_the_cpu()
 def load(
     path: str | os.PathLike[str],
     model: nn.Module,

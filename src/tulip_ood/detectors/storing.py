@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from tulip_ood.detectors.engine import Engine
 from tulip_ood.detectors.state import pack, unpack
 from tulip_ood.network.network import Network
+from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.tasks import Task
 
 __all__ = ["Storing"]
@@ -47,11 +48,13 @@ class Storing:
             "detector.save(path) and tulip_ood.load(path, model)"
         )
 
+    @on_the_cpu()
     def to(self, device: torch.device | str) -> Self:
         """Run passes on another device; what was fitted stays, to rounding."""
         self.engine.move(torch.device(device))
         return self
 
+    @on_the_cpu()
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted detector to one safetensors file, without the model."""
         from tulip_ood.detectors.saving import save  # it knows of every detector

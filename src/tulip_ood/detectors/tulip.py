@@ -28,6 +28,7 @@ from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import LayerScale, Scope, parameter_scales, parameters_in_scope
 from tulip_ood.numerics import envelope
+from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.tasks import Classification, Regression
 
 __all__ = ["Tulip"]
@@ -256,6 +257,7 @@ class Tulip(TulipFitting):
             base_probs=base,
         )
 
+    @on_the_cpu()
     def posterior_samples(self, x: Inputs | Passes) -> Tensor:
         """f̃_i: surrogate posterior samples of the outputs at J*, [M, N, …, o], float64.
 

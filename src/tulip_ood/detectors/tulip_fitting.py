@@ -29,6 +29,7 @@ from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import Scope
+from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.tasks import Regression
 
 __all__ = ["AUTO", "TulipFitting"]
@@ -86,6 +87,7 @@ class TulipFitting(Detector):
     def _means(self) -> InitialMean:
         """θ_ts."""
 
+    @on_the_cpu()
     def fit(
         self,
         data: Iterable[Any] | Passes | Held,

@@ -25,6 +25,7 @@ from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.logits import find_logits
 from tulip_ood.network.network import Network
+from tulip_ood.numerics.default_device import where_the_user_is
 
 __all__ = ["TESTED", "Exported", "PartitionError", "State", "export_network", "kind_of"]
 
@@ -246,7 +247,8 @@ def _exported(whole: nn.Module, tensors: tuple[Tensor, ...]) -> tuple[Any, Graph
     """
     rows = torch.export.Dim("rows", min=1)
     shapes = (tuple({0: rows} for _ in tensors),)
-    program: Any = torch.export.export(whole, (tensors,), dynamic_shapes=shapes, strict=False)
+    with where_the_user_is():
+        program: Any = torch.export.export(whole, (tensors,), dynamic_shapes=shapes, strict=False)
     graph_module = _without_writes(program.graph_module)
     if graph_module is None:  # PyTorch can always do it, by tracing everything once more
         program = program.run_decompositions({})

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError
+from tulip_ood.numerics.default_device import where_the_user_is
 from tulip_ood.numerics.random import check_seed
 
 __all__ = [
@@ -333,9 +334,8 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def batches(loader: Iterable[Any]) -> Iterator[Any]:
     """The batches of a loader; a pair of tensors (X, y) counts as one batch.
 
-    A `DataLoader` draws from PyTorch's random state, to shuffle and to seed its workers. It goes on
-    doing so, but with a state of its own that begins as the process's: that is put back after every
-    batch, so reading leaves no trace, also where it is broken off.
+    A `DataLoader` draws from PyTorch's random state, to shuffle and to seed its workers. It has one
+    of its own here that begins as the process's: reading leaves no trace, also if broken off.
 
     Example:
         >>> import torch
@@ -355,8 +355,7 @@ def batches(loader: Iterable[Any]) -> Iterator[Any]:
 class _Reading:
     """Iterates over a loader with a random state (PyTorch's, on the CPU) of the loader's own.
 
-    Not a generator that restores the state when it is closed: one that an error has broken off is
-    closed at some later time, and would then take the user's state back to what it was.
+    Not a generator: one that an error has broken off is closed, and restores, at some later time.
     """
 
     def __init__(self, loader: Iterable[Any]) -> None:
@@ -381,7 +380,8 @@ class _Reading:
         theirs = torch.get_rng_state()
         torch.set_rng_state(self._state)
         try:
-            yield
+            with where_the_user_is():
+                yield
         finally:
             self._state = torch.get_rng_state()
             torch.set_rng_state(theirs)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tulip_ood.errors import InputError, ModelError, NotFittedError
+from tulip_ood.errors import ModelError, NotFittedError
 from tulip_ood.network import guards
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.features import Calls, FeatureTap, Head, find_head, record_calls
@@ -26,6 +26,7 @@ from tulip_ood.network.operations import NOT_COUNTED, Compute, count_compute
 from tulip_ood.network.precision import pass_dtype
 from tulip_ood.network.refusing import on_device
 from tulip_ood.network.skeleton import make_skeleton
+from tulip_ood.numerics.default_device import where_the_user_is
 from tulip_ood.numerics.tasks import Task
 
 __all__ = ["Network", "Output", "Probe"]
@@ -288,7 +289,8 @@ class Network:
                 for name, edit in (edits or {}).items()
             ]
             try:
-                returned = functional_call(self.module, chosen, args, kwargs)
+                with where_the_user_is():
+                    returned = functional_call(self.module, chosen, args, kwargs)
             finally:
                 for handle in handles:
                     handle.remove()

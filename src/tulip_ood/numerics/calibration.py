@@ -15,7 +15,7 @@ from tulip_ood.numerics.tasks import Regression, Task
 
 __all__ = ["CalibratedJ", "balanced_lambda", "calibrate_j", "mean_log_likelihood", "mean_trace"]
 
-_GRID = torch.logspace(-2, 2, 33, dtype=torch.float64)
+_GRID = torch.logspace(-2, 2, 33, dtype=torch.float64, device="cpu")
 _LARGEST_J = 1e6
 _GOLDEN = 0.6180339887498949
 # A likelihood that rises by less than this (nats an input) is no reason to leave J = 0.

@@ -48,7 +48,7 @@ def _flat(values: Numbers, what: str) -> Tensor:
         # torch takes neither read-only arrays (pyarrow's) nor reversed ones as they are.
         tensor = torch.from_numpy(np.require(values, requirements=["C", "W"])).reshape(-1)
     else:
-        tensor = torch.as_tensor(values, dtype=torch.float64).reshape(-1)
+        tensor = torch.as_tensor(values, dtype=torch.float64, device="cpu").reshape(-1)
     if tensor.dtype != torch.float32:
         tensor = tensor.to(torch.float64)
     if tensor.numel() == 0:
@@ -190,7 +190,7 @@ def roc_curve(id_scores: Numbers, ood_scores: Numbers) -> tuple[Tensor, Tensor]:
 
 def _share_at_or_above(values: Tensor, thresholds: Tensor) -> Tensor:
     """The share of the sorted values that reach each threshold, after a first 0."""
-    share = torch.zeros(thresholds.numel() + 1, dtype=torch.float64)
+    share = torch.zeros(thresholds.numel() + 1, dtype=torch.float64, device="cpu")
     for part, block in zip(share[1:].split(_BLOCK), thresholds.split(_BLOCK), strict=True):
         part.copy_(_at_or_above(values, block))
     return share.div_(values.numel())
@@ -205,14 +205,14 @@ def _errors_by_confidence(scores: Numbers, wrong: Numbers) -> Tensor:
         )
     values, order = values.sort()
     errors = errors.to(torch.float64)[order].cumsum_(0)
-    last = torch.ones(values.numel(), dtype=torch.bool)  # where a group of equal scores ends
+    last = torch.ones_like(values, dtype=torch.bool)  # where a group of equal scores ends
     torch.ne(values[1:], values[:-1], out=last[:-1])
     del values, order
     if bool(last.all()):
         return errors
     ends = last.nonzero().squeeze(1)
-    counts = ends.diff(prepend=torch.tensor([-1]))
-    each = errors[ends].diff(prepend=torch.zeros(1, dtype=torch.float64)) / counts
+    counts = ends.diff(prepend=ends.new_tensor([-1]))
+    each = errors[ends].diff(prepend=errors.new_zeros(1)) / counts
     del errors, ends
     return each.repeat_interleave(counts).cumsum_(0)
 
@@ -230,7 +230,7 @@ def risk_coverage(scores: Numbers, wrong: Numbers) -> tuple[Tensor, Tensor]:
         [0.0, 0.0, 0.0, 0.25]
     """
     errors = _errors_by_confidence(scores, wrong)
-    k = torch.arange(1, errors.numel() + 1, dtype=torch.float64)
+    k = torch.arange(1, errors.numel() + 1, dtype=torch.float64, device=errors.device)
     return k / errors.numel(), errors / k
 
 

@@ -101,8 +101,8 @@ def binomial_tail(k: int, n: int, p: float) -> float:
         return 0.0
     if p >= 1.0:
         return 1.0
-    i = torch.arange(k, n + 1, dtype=torch.float64)
-    top = torch.tensor(float(n), dtype=torch.float64)
+    i = torch.arange(k, n + 1, dtype=torch.float64, device="cpu")
+    top = torch.tensor(float(n), dtype=torch.float64, device="cpu")
     log_choose = torch.lgamma(top + 1) - torch.lgamma(i + 1) - torch.lgamma(top - i + 1)
     log_mass = log_choose + i * math.log(p) + (top - i) * math.log1p(-p)
     return min(1.0, float(log_mass.exp().sum()))
