@@ -225,3 +225,9 @@ def test_tensors_that_cannot_be_read(vectors: Any, fitted: Any, change: Any, mes
         tulip_ood.detectors.MSP(vectors.model).fit([(change(x), y)])
     with pytest.raises(InputError, match=message):
         tulip_ood.detectors.KNN(vectors.model).fit([(x, y)], train=[(change(x), y)])
+
+
+@pytest.mark.parametrize("arguments", [{"gamma": 0.0}, {"gamma": math.nan}, {"top": 0}])
+def test_gen_needs_something_to_add_up(vectors: Any, arguments: Any) -> None:
+    with pytest.raises(InputError, match="gen needs gamma > 0 and top ≥ 1"):
+        tulip_ood.detectors.GEN(vectors.model, **arguments)

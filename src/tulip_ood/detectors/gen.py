@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from tulip_ood.detectors.logits import LogitDetector
+from tulip_ood.errors import InputError
 from tulip_ood.network.network import Network
 from tulip_ood.numerics import scores
 
@@ -39,6 +40,8 @@ class GEN(LogitDetector):
         self, model: nn.Module | Network, *, gamma: float = 0.1, top: int = 100, **common: Any
     ) -> None:
         super().__init__(model, **common)
+        if not 0 < gamma < float("inf") or top < 1:
+            raise InputError(f"gen needs gamma > 0 and top ≥ 1, got {gamma} and {top}")
         self.gamma, self.top = gamma, top
 
     def _of_logits(self, logits: Tensor) -> Tensor:
