@@ -231,3 +231,17 @@ def test_tensors_that_cannot_be_read(vectors: Any, fitted: Any, change: Any, mes
 def test_gen_needs_something_to_add_up(vectors: Any, arguments: Any) -> None:
     with pytest.raises(InputError, match="gen needs gamma > 0 and top ≥ 1"):
         tulip_ood.detectors.GEN(vectors.model, **arguments)
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+@pytest.mark.parametrize("name", ["msp", "knn", "tulip", "tulip&knn"])
+def test_a_few_inputs_again_and_again(vectors: Any, name: str) -> None:
+    """Equal inputs are on one side of a split, so that there may be fewer folds than five."""
+    x, y = vectors.val
+    how = {"recipe": "balanced"} if name == "tulip" else {}
+    four = y.sort(stable=True).indices[:: len(y) // 4][:4].repeat(25)
+    detector = tulip_ood.detectors.make(name, vectors.model).fit([(x[four], y[four])], **how)
+    assert detector.calibration.n_inputs == 100
+    one = torch.zeros(100, dtype=torch.int64)
+    with pytest.raises(InputError, match="all 100 validation inputs are the same"):
+        tulip_ood.detectors.make(name, vectors.model).fit([(x[one], y[:100])], **how)

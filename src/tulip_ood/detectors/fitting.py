@@ -154,7 +154,6 @@ def cross_fit(
     parts = splits(passes, always_folds=len(passes) < MANY)
     if len(parts) == 1:
         parts.append(parts[0][::-1])
-    parts = [(inside, held) for inside, held in parts if len(held)]
     found = [score(learn(passes.take(inside)), passes.take(held)) for inside, held in parts]
     scores = torch.cat(found).to(torch.float64)
     order = torch.cat([held for _, held in parts])
@@ -181,7 +180,13 @@ def splits(passes: Passes, *, always_folds: bool = False) -> list[tuple[Tensor, 
         half = _half(passes)
         return [(everything[:half], everything[half:])]
     fold = _distinct(passes) % FOLDS  # equal inputs stay in one fold
-    return [(everything[fold != k], everything[fold == k]) for k in range(FOLDS)]
+    folds = int(fold.max()) + 1
+    if folds < 2:
+        raise InputError(
+            f"all {len(passes)} validation inputs are the same: none can be held out from fitting. "
+            f"Does the loader give one input again and again?"
+        )
+    return [(everything[fold != k], everything[fold == k]) for k in range(folds)]
 
 
 def _distinct(passes: Passes) -> Tensor:
