@@ -227,15 +227,15 @@ def test_what_cannot_be_handled_is_refused() -> None:
     ],
 )
 def test_parametrised_weights(normalise: Any) -> None:
-    model = plain()
-    normalise(model[0])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # power iterations begin with a random vector
+        model = plain()
+        normalise(model[0])
     model.eval()
     detector = fit(model)
     x = data()[0]
     with torch.no_grad():
-        torch.testing.assert_close(
-            detector.network.run(x).logits.float(), model(x), rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(detector.network.run(x).logits.float(), model(x))
     moved = next(iter(detector.engine.perturbation(detector._settings()).noisy()))
     assert not torch.equal(detector.network.run(x, moved).logits, detector.network.run(x).logits)
 
