@@ -183,6 +183,48 @@ def test_mirror_images_are_looked_at_where_they_are_answered_alike(tmp_path: Pat
     torch.testing.assert_close(batches, detector.score(x))
 
 
+class FromBytes(nn.Module):
+    """Takes bytes and normalises them itself; colours come first, or last."""
+
+    def __init__(self, inner: nn.Module, *, colours_last: bool) -> None:
+        super().__init__()
+        self.inner, self.colours_last = inner, colours_last
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.permute(0, 3, 1, 2) if self.colours_last else x
+        return self.inner((x.to(self.inner.head.weight.dtype) - 128) / 64)
+
+
+@pytest.mark.parametrize("colours_last", [False, True])
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_bytes_are_mirrored_as_numbers_are(
+    colours_last: bool, kind: torch.dtype, symmetric: bool
+) -> None:
+    inner = Sides(symmetric=symmetric)
+    x, y = images(inner)
+    x = (64 * x + 128).clamp(0, 255).to(torch.uint8)
+    laid_out = (x.permute(0, 2, 3, 1) if colours_last else x).to(kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = Auto(inner).fit([((x.float() - 128) / 64, y)])
+        detector = Auto(FromBytes(inner, colours_last=colours_last)).fit([(laid_out, y)])
+    assert detector._mirrors == plain._mirrors == symmetric
+    assert detector._facts["mirrored"] == plain._facts["mirrored"]
+
+
+def test_what_is_mirrored() -> None:
+    wide = torch.arange(24, dtype=torch.uint8).reshape(1, 1, 4, 6)
+    assert torch.equal(Mirrored.change(wide), wide.flip(-1))
+    last = torch.arange(5 * 6 * 3).reshape(1, 5, 6, 3).to(torch.uint8)
+    assert torch.equal(Mirrored.change({"x": last})["x"], last.flip(2))
+    tiny = torch.rand(1, 1, 2, 3)  # channels first, three pixels wide
+    assert torch.equal(Mirrored.change(tiny), tiny.flip(-1))
+    assert Mirrored.fits(wide)
+    assert not Mirrored.fits(wide.long())
+    assert not Mirrored.fits((wide, wide))
+
+
 def test_both_images_count_half() -> None:
     model = Sides(symmetric=True)
     x, y = images(model)

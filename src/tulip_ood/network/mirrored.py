@@ -2,6 +2,9 @@
 
 Most networks for photographs were trained on mirrored images too and answer both alike. Where they
 do not, on an input of their own kind, is a sign of doubt that no perturbed weight gives.
+
+Mirroring moves pixels and computes nothing, so bytes that the network normalises itself are
+mirrored like real numbers, and images whose colours come last along the axis before them.
 """
 
 from dataclasses import replace
@@ -16,6 +19,8 @@ from tulip_ood.network.network import Network, Output
 from tulip_ood.network.passes import Passes
 
 __all__ = ["Mirrored"]
+
+_COLOURS = (1, 3, 4)  # grey, RGB, RGBA
 
 
 class Mirrored(Measure):
@@ -38,15 +43,22 @@ class Mirrored(Measure):
 
     @staticmethod
     def fits(inputs: Inputs) -> bool:
-        """Whether inputs are images: one real tensor [N, channels, height, width]."""
+        """Whether inputs are images: one tensor of four dimensions, real numbers or bytes.
+
+        Other whole numbers may be tokens or classes, which have no left and right.
+        """
         found = [tensor for _, tensor in structures.tensors(inputs)]
-        return len(found) == 1 and found[0].ndim == 4 and found[0].is_floating_point()
+        return (
+            len(found) == 1
+            and found[0].ndim == 4
+            and (found[0].is_floating_point() or found[0].dtype == torch.uint8)
+        )
 
     @staticmethod
     def change(inputs: Inputs) -> Inputs:
         """The mirror images."""
         ((place, images),) = structures.tensors(inputs)
-        return structures.replace(inputs, place, images.flip(-1))
+        return structures.replace(inputs, place, images.flip(_width(images)))
 
     @staticmethod
     def of(out: Output) -> Tensor:
@@ -71,3 +83,9 @@ class Mirrored(Measure):
             key="",
             extras={},
         )
+
+
+def _width(images: Tensor) -> int:
+    """Which axis is the width: the last one, or the one before if colours come last."""
+    _, first, second, last = images.shape
+    return -2 if last in _COLOURS and min(first, second) > max(_COLOURS) else -1
