@@ -90,6 +90,89 @@ def test_labels_that_do_not_fit(vectors: Any, change: Any, message: str) -> None
         tulip_ood.Tulip(vectors.model).fit([(x, change(y))], recipe="balanced")
 
 
+class Counting(nn.Module):
+    """Counts the inputs that go through it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.seen = inner, [0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen[0] += len(x)
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("method", ["tulip", "auto", "knn"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x, y + 1), "labels must lie in 0…2"),
+        (lambda x, y: (x, torch.nn.functional.one_hot(y)), r"labels.argmax\(1\)"),
+        (lambda x, y: (x, torch.ones_like(y)), "all 600 validation labels are class 1"),
+        (lambda x, y: (x[:15], y[:15]), "at least 20 validation inputs"),
+        (lambda x, y: (x[:3].repeat(60, 1), y[:180]), "the 180 validation inputs are 3 different"),
+    ],
+)
+def test_nothing_is_searched_before_the_data_are_looked_at(
+    vectors: Any, change: Any, message: str, method: str
+) -> None:
+    """A search takes minutes on a large network: what cannot be fitted on is refused before it."""
+    network = Counting(vectors.model)
+    detector = tulip_ood.detectors.make(method, network)
+    with pytest.raises(InputError, match=message):
+        detector.fit([change(*vectors.val)])
+    assert network.seen[0] < 40
+
+
+def test_inputs_too_large_to_be_held(vectors: Any) -> None:
+    with pytest.raises(InputError, match=r"gave 600 inputs, but only 16 .*allow more memory"):
+        tulip_ood.Tulip(vectors.model, fit_memory=1).fit([vectors.val])
+
+
+def test_a_dataset_instead_of_a_loader(vectors: Any) -> None:
+    with pytest.raises(InputError, match=r"DataLoader\(dataset, batch_size=64\)"):
+        tulip_ood.Tulip(vectors.model).fit(torch.utils.data.TensorDataset(*vectors.val))
+
+
+def test_a_generator_is_read_once(vectors: Any) -> None:
+    batches = (batch for batch in vectors.loader())
+    detector = tulip_ood.detectors.MSP(vectors.model).fit(batches)
+    with pytest.raises(InputError, match="can be read only once"):
+        detector.fit(batches)
+
+
+@pytest.mark.parametrize("method", ["tulip", "gen"])
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda x: [x[:, :1]], ModelError, r"cannot run on inputs of shape \[N, 1\]"),
+        (lambda x: [x[:, None]], InputError, "OOD inputs.* a 2-D float tensor; got a 3-D float"),
+        (lambda x: [], InputError, "there are no OOD inputs: the loader gave no inputs"),
+        (lambda x: 3, InputError, "expected a loader"),
+    ],
+)
+def test_ood_inputs_that_do_not_fit(
+    vectors: Any, method: str, change: Any, error: type[Exception], message: str
+) -> None:
+    detector = tulip_ood.detectors.make(method, vectors.model)
+    with pytest.raises(error, match=message):
+        detector.fit(vectors.loader(), tune=change(vectors.ood))
+
+
+def test_training_inputs_that_do_not_fit(vectors: Any) -> None:
+    x, y = vectors.val
+    with pytest.raises(ModelError, match=r"cannot run on inputs of shape \[N, 1\]"):
+        tulip_ood.detectors.make("knn", vectors.model).fit(vectors.loader(), train=[(x[:, :1], y)])
+
+
+def test_a_tensor_of_ood_inputs_is_one_batch(vectors: Any) -> None:
+    one, other = (
+        tulip_ood.detectors.make("gen", vectors.model).fit(vectors.loader(), tune=ood)
+        for ood in (vectors.ood, [(vectors.ood, torch.zeros(len(vectors.ood)))])
+    )
+    assert torch.equal(one.score(vectors.ood), other.score(vectors.ood))
+
+
 def test_too_few_inputs(vectors: Any) -> None:
     x, y = vectors.val
     with pytest.raises(InputError, match="at least 20 validation inputs .*, got 15"):

@@ -19,6 +19,7 @@ from tulip_ood.detectors.engine import Engine, Held, PassCount
 from tulip_ood.detectors.findings import Finding, look_at_validation
 from tulip_ood.detectors.fitting import learn_and_calibrate, unscored_as_odd, usable
 from tulip_ood.detectors.learning import HoldAll, Learned, Learner
+from tulip_ood.detectors.outside import hold_ood
 from tulip_ood.detectors.precision import Parity, compare_precisions
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.detectors.search import Tried, best_parameters, combinations
@@ -30,7 +31,7 @@ from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
-from tulip_ood.network.rows import Rows, collect_rows
+from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.network.trying import in_our_words
 from tulip_ood.numerics.default_device import on_the_cpu
@@ -308,12 +309,12 @@ class Detector(Answering, Storing):
             from tulip_ood.detectors.pseudo import pseudo_sets  # only where it is asked for
 
             return pseudo_sets(self.engine, rows, needs, seed=self.seed)
-        ood = tune
-        if not isinstance(ood, Rows):
-            ood = collect_rows(
-                tune, seed=self.seed, memory=self.fit_memory, labelled=False, limit=OOD_INPUTS
-            )
+        ood = tune if isinstance(tune, Rows) else self._hold_ood(tune, rows, OOD_INPUTS)
         return {"OOD": self.engine.passes_of(ood, needs, seed=self.seed)}
+
+    def _hold_ood(self, loader: Any, rows: Rows | None, limit: int) -> Rows:
+        sample = {"seed": self.seed, "memory": self.fit_memory, "limit": limit}
+        return hold_ood(self.engine, loader, rows, **sample)
 
     def _learn_stream(self, train: Iterable[Any] | Passes | Learned) -> Any:
         if isinstance(train, Learned):

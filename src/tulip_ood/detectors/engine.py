@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tulip_ood.detectors.findings import check_validation
 from tulip_ood.errors import InputError, ModelError, TulipError, warn
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.fast import FastPasses
@@ -208,13 +209,14 @@ class Engine:
         """See what inputs look like, and what the network makes of the first of them."""
         with in_our_words(self.network, rows.inputs[0]):
             self.network.probe(rows.first(4))
+            outputs = self.network.run(rows.first(1)).logits.shape[1:]
         self.inputs = describe_inputs(rows.first(16))
         if self.network.task.name == "dense" and rows.labels is not None:
-            self._check_positions(rows, rows.labels.shape[1:])
+            self._check_positions(outputs[:-1], rows.labels.shape[1:])
+        check_validation(self.network.task, rows, outputs)
 
-    def _check_positions(self, rows: Rows, labelled: torch.Size) -> None:
+    def _check_positions(self, answered: torch.Size, labelled: torch.Size) -> None:
         """Labels of another size would be read at other places than the answers."""
-        answered = self.network.run(rows.first(1)).logits.shape[1:-1]
         if answered != labelled:
             raise InputError(
                 f"labels have the positions {list(labelled)}, but the network answers at "
@@ -267,10 +269,11 @@ class Engine:
             inputs = readable(inputs)
             if structures.count_rows(inputs) == 0:
                 continue
-            self.network.probe(inputs)
-            if self.inputs is None:
-                self.inputs = describe_inputs(structures.take(inputs, slice(0, 16)))
-            made = self._run(inputs, needs)
+            with in_our_words(self.network, structures.take(inputs, slice(0, 1))):
+                self.network.probe(inputs)
+                if self.inputs is None:
+                    self.inputs = describe_inputs(structures.take(inputs, slice(0, 16)))
+                made = self._run(inputs, needs)
             checked = self.network.task.check_labels(labels.detach().cpu(), made.base)
             good = made.finite & structures.finite_rows(inputs)
             yield dataclasses.replace(made, labels=checked).take(good)

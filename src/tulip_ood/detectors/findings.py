@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError
-from tulip_ood.numerics.tasks import Classification, Task
+from tulip_ood.network.rows import Rows
+from tulip_ood.numerics.tasks import Classification, Dense, Task
 from tulip_ood.wording import percent
 
-__all__ = ["Finding", "look_at_validation"]
+__all__ = ["Finding", "check_validation", "look_at_validation"]
 
 MIN_INPUTS = 20
+MIN_DIFFERENT = 5  # as many as there are folds: none may be empty
 FEW_INPUTS = 100
+LOOKED_AT = 32  # inputs with dense labels
 TOO_ACCURATE = 0.995
 
 
@@ -40,6 +43,64 @@ class Finding:
         return f"{self.text} [{self.code}]"
 
 
+def check_validation(task: Task, rows: Rows, outputs: torch.Size) -> None:
+    """Refuse what cannot be fitted on, before any pass or search is paid for.
+
+    Args:
+        task: What the outputs mean.
+        rows: The validation inputs and their labels.
+        outputs: The shape of the network's outputs for one input, […, o].
+
+    Example:
+        >>> from tulip_ood.network.rows import collect_rows
+        >>> from tulip_ood.numerics.tasks import Classification
+        >>> rows = collect_rows([(torch.randn(30, 2), torch.full((30,), 1))])
+        >>> check_validation(Classification(), rows, torch.Size([3]))
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: all 30 validation labels are class 1: fitting needs inputs \
+of at least two classes (is the loader sorted and cut short?)
+    """
+    n, given = len(rows), rows.seen - rows.dropped
+    if n < MIN_INPUTS <= given:
+        raise InputError(
+            f"the loader gave {given} inputs, but only {n} of them are held because they are "
+            f"large; fitting needs at least {MIN_INPUTS}: allow more memory (fit_memory=…)"
+        )
+    _need_enough(n)
+    different = len(set(rows.digests))
+    if different < MIN_DIFFERENT:
+        raise InputError(
+            f"the {n} validation inputs are {different} different ones over and over: fitting "
+            f"needs {MIN_DIFFERENT} at the very least, better {FEW_INPUTS} (does the loader give "
+            f"the same batch again and again, or are all inputs zero?)"
+        )
+    if rows.labels is None:
+        return
+    dense = isinstance(task, Dense)
+    # Dense labels are many: a sample of them here, those that are fitted on later.
+    labels = rows.labels[:LOOKED_AT] if dense else rows.labels
+    labels = task.check_labels(labels, torch.zeros(()).expand(len(labels), *outputs))
+    if isinstance(task, Classification) and not dense:
+        _need_two_classes(labels)
+
+
+def _need_enough(n: int) -> None:
+    if n < MIN_INPUTS:
+        raise InputError(
+            f"fitting needs at least {MIN_INPUTS} validation inputs (better {FEW_INPUTS} or more), "
+            f"got {n}"
+        )
+
+
+def _need_two_classes(labels: Tensor) -> None:
+    if bool((labels == labels[0]).all()):
+        raise InputError(
+            f"all {len(labels)} validation labels are class {int(labels[0])}: fitting needs "
+            f"inputs of at least two classes (is the loader sorted and cut short?)"
+        )
+
+
 def look_at_validation(
     task: Task, base: Tensor, labels: Tensor, *, duplicates: int = 0
 ) -> list[Finding]:
@@ -53,11 +114,7 @@ def look_at_validation(
         ['few-inputs', 'too-accurate']
     """
     n = len(base)
-    if n < MIN_INPUTS:
-        raise InputError(
-            f"fitting needs at least {MIN_INPUTS} validation inputs (better {FEW_INPUTS} or more), "
-            f"got {n}"
-        )
+    _need_enough(n)
     found: list[Finding] = []
     if n < FEW_INPUTS:
         found.append(
@@ -86,11 +143,7 @@ def _look_at_classes(task: Classification, base: Tensor, labels: Tensor) -> list
     flat, logits = flat[known], logits[known]
     n_classes = base.shape[-1]
     counts = torch.bincount(flat, minlength=n_classes)
-    if int((counts > 0).sum()) < 2:
-        raise InputError(
-            f"all {len(flat)} validation labels are class {int(counts.argmax())}: fitting needs "
-            f"inputs of at least two classes (is the loader sorted and cut short?)"
-        )
+    _need_two_classes(flat)
     found: list[Finding] = []
     missing = (counts == 0).nonzero().squeeze(1).tolist()
     if missing:

@@ -26,7 +26,7 @@ from tulip_ood.network.compute import compute_shares
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
-from tulip_ood.network.rows import Rows, collect_rows
+from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import Scope
 from tulip_ood.numerics.default_device import on_the_cpu
@@ -181,13 +181,7 @@ class TulipFitting(Detector):
         """How much may be looked at, and the OOD inputs."""
         held = ood if isinstance(ood, Rows) else None
         if ood is not None and held is None:
-            held = collect_rows(
-                ood,
-                seed=self.seed,
-                memory=self.fit_memory,
-                labelled=False,
-                limit=self.budget.ood_inputs,
-            )
+            held = self._hold_ood(ood, rows, self.budget.ood_inputs)
         if AUTO not in (self.scope, self.n_samples) or self.budget != Budget():
             return self.budget, held
         kinds = len(usual_kinds(rows) if space.kinds is None else space.kinds)

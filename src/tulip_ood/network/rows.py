@@ -114,9 +114,10 @@ def collect_rows(
         inputs = structures.map_tensors(lambda t: t.cpu(), readable(inputs))
         n = structures.count_rows(inputs)
         if labels is not None and (labels.ndim == 0 or labels.shape[0] != n):
+            single = " (from a Dataset, make batches: DataLoader(dataset, batch_size=64))"
             raise InputError(
                 f"a batch has {n} inputs but labels of shape {list(labels.shape)}: every input "
-                f"needs a label"
+                f"needs a label{'' if labels.ndim else single}"
             )
         if n == 0:
             continue
@@ -143,7 +144,10 @@ def collect_rows(
                 heapq.heapreplace(heap, entry)
     if not heap:
         what = f"all {dropped} inputs hold NaN or Inf" if dropped else "the loader gave no inputs"
-        raise InputError(f"there is nothing to fit on: {what}")
+        if not dropped and isinstance(loader, Iterator):
+            what += " (a generator can be read only once: was this one read before?)"
+        missing = "there is nothing to fit on" if labelled else "there are no OOD inputs"
+        raise InputError(f"{missing}: {what}")
     heap.sort(key=lambda entry: (-entry[0], -entry[1]))
     labels_held = [entry[3] for entry in heap]
     return Rows(
