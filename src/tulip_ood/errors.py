@@ -55,7 +55,8 @@ class ModelError(TulipError, TypeError):
         >>> tulip_ood.Tulip("resnet50")
         Traceback (most recent call last):
         ...
-        tulip_ood.errors.ModelError: expected a torch.nn.Module, got str
+        tulip_ood.errors.ModelError: expected a torch.nn.Module, got str: load the network \
+first
     """
 
 

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -269,3 +270,24 @@ def test_a_loaded_detector_can_be_saved_again(saved: Any, images: Any, tmp_path:
     again.save(tmp_path / "again.safetensors")
     one, two = header_of(saved[1]), header_of(tmp_path / "again.safetensors")
     assert one == two
+
+
+def test_numbers_of_numpy_and_pytorch_can_be_saved(vectors: Any, tmp_path: Path) -> None:
+    """They compare like Python's, so that nobody notices before a file is to be written."""
+    detector = tulip_ood.Tulip(
+        vectors.model,
+        epsilon=np.float32(0.01),
+        n_samples=np.int64(4),
+        j=torch.tensor(3.0),
+        layer_scale={"*": np.float32(1.5)},
+    ).fit(vectors.loader(), recipe="balanced")
+    detector.set_threshold(false_alarm=np.float32(0.1))
+    detector.set_threshold(max_error=torch.tensor(0.5), confidence=np.float32(0.9))
+    detector.save(tmp_path / "a.safetensors")
+    again = tulip_ood.load(tmp_path / "a.safetensors", vectors.model)
+    assert torch.equal(again.score(vectors.ood), detector.score(vectors.ood))
+    assert again.threshold == detector.threshold
+    knn = tulip_ood.detectors.make("knn", vectors.model, k=np.int64(3)).fit(vectors.loader())
+    knn.save(tmp_path / "b.safetensors")
+    with pytest.raises(InputError, match="false_alarm must be a number, got '5 %'"):
+        knn.set_threshold(false_alarm="5 %")

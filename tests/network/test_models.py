@@ -95,7 +95,7 @@ def test_logits_are_found(wrap: Any) -> None:
 def test_other_outputs_are_refused_until_named() -> None:
     model = Returning(lambda z: (z, z.sum()))
     with pytest.raises(
-        ModelError, match=r"returns a tuple, not logits.*output=lambda out: out\[0\]"
+        ModelError, match=r"returns a tuple of length 2, not logits.*output=lambda out: out\[0\]"
     ):
         fit(model)
     assert fit(model, output=lambda out: out[0]).score(data()[0]).shape == (120,)

@@ -25,6 +25,7 @@ from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings
 from tulip_ood.network.running import Needs
 from tulip_ood.numerics.default_device import on_the_cpu
+from tulip_ood.numerics.given import number
 from tulip_ood.numerics.tasks import Regression, Task
 
 __all__ = ["Answering"]
@@ -182,9 +183,11 @@ class Answering(ABC):
         if (false_alarm is None) == (max_error is None):
             raise InputError("give either false_alarm=… or max_error=…")
         if false_alarm is not None:
-            self._threshold = control_false_alarms(calibration, false_alarm)
-        elif max_error is not None:
-            self._threshold = control_error_rate(calibration, max_error, confidence)
+            rate = number("false_alarm", false_alarm)
+            self._threshold = control_false_alarms(calibration, rate)
+        else:
+            rate, sure = number("max_error", max_error), number("confidence", confidence)
+            self._threshold = control_error_rate(calibration, rate, sure)
         return self
 
     @property

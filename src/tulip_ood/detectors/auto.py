@@ -35,6 +35,7 @@ from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import Scope
+from tulip_ood.numerics.given import number
 from tulip_ood.numerics.tasks import Classification
 
 __all__ = ["Auto"]
@@ -95,8 +96,9 @@ class Auto(Sum):
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         **common: Any,
     ) -> None:
+        strength = number("strength", strength)
         if not 0 <= strength < float("inf"):
-            raise InputError(f"strength must be finite and not negative, got {strength}")
+            raise InputError(f"strength must be finite and not negative, got {strength:g}")
         if ORDER not in parts or any(part not in PARTS for part in parts):
             raise InputError(
                 f"the parts of auto are {ORDER} (always), {SHAPED}, {NEIGHBOURS} and {RATIO}, got "

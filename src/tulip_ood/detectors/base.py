@@ -35,6 +35,7 @@ from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.network.trying import in_our_words
 from tulip_ood.numerics.default_device import on_the_cpu
+from tulip_ood.numerics.given import whole
 from tulip_ood.numerics.random import check_seed
 from tulip_ood.numerics.tasks import make_task
 
@@ -94,7 +95,7 @@ class Detector(Answering, Storing):
         fit_memory: int = FIT_MEMORY,
     ) -> None:
         self.seed = check_seed(seed)
-        self.fit_memory = fit_memory
+        self.fit_memory = whole("fit_memory", fit_memory)
         if isinstance(model, Network):  # several detectors may share one
             self.task, self.network = model.task, model
             if model.precision == "auto":  # what suits one of them need not suit another
@@ -313,8 +314,7 @@ class Detector(Answering, Storing):
         return {"OOD": self.engine.passes_of(ood, needs, seed=self.seed)}
 
     def _hold_ood(self, loader: Any, rows: Rows | None, limit: int) -> Rows:
-        sample = {"seed": self.seed, "memory": self.fit_memory, "limit": limit}
-        return hold_ood(self.engine, loader, rows, **sample)
+        return hold_ood(self.engine, loader, rows, limit, seed=self.seed, memory=self.fit_memory)
 
     def _learn_stream(self, train: Iterable[Any] | Passes | Learned) -> Any:
         if isinstance(train, Learned):

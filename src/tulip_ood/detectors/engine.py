@@ -26,6 +26,7 @@ from tulip_ood.network.readable import readable
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, dense_labels, dense_positions
 from tulip_ood.network.trying import in_our_words
+from tulip_ood.numerics.given import whole
 
 __all__ = ["Engine", "Held", "PassCount", "mark_invalid"]
 
@@ -83,15 +84,13 @@ class Engine:
         make_perturbation: Callable[[PassSettings], Perturbation],
         batch_size: int | None,
     ) -> None:
-        if batch_size is not None and batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, got {batch_size}")
         self.network = network
         self.inputs: dict[str, Any] | None = None
         self.fingerprint: dict[str, str] = {}
         self.fast = FastPasses(network)
         self._told = False  # why passes are plain
         self._make_perturbation = make_perturbation
-        self._batch_size = batch_size
+        self._batch_size = None if batch_size is None else whole("batch_size", batch_size)
         self._perturbation: Perturbation | None = None
         self._taken: Mapping[str, Tensor] | None = None  # the weights that were fitted on
         self._lock = fork_safe_lock()

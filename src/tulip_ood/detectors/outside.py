@@ -14,7 +14,7 @@ __all__ = ["hold_ood"]
 
 
 def hold_ood(
-    engine: Engine, loader: Iterable[Any], rows: Rows | None, *, seed: int, memory: int, limit: int
+    engine: Engine, loader: Iterable[Any], rows: Rows | None, limit: int, *, seed: int, memory: int
 ) -> Rows:
     """A seeded sample of a loader's inputs; refuses what the network cannot run on.
 
@@ -22,14 +22,14 @@ def hold_ood(
         engine: What will run passes over them.
         loader: Batches, with labels or without; a tensor counts as one batch.
         rows: The ID inputs, which show how batches are to be read; None where they are not known.
+        limit: How many to hold at most.
         seed: Of the sample.
         memory: Bytes that the inputs may take.
-        limit: How many to hold at most.
 
     Example:
         >>> import torch, tulip_ood
         >>> engine = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).engine
-        >>> len(hold_ood(engine, [torch.zeros(9, 4)], None, seed=0, memory=1 << 20, limit=5))
+        >>> len(hold_ood(engine, [torch.zeros(9, 4)], None, 5, seed=0, memory=1 << 20))
         5
     """
     known = None if rows is None else {structures.structure(row) for row in rows.inputs}

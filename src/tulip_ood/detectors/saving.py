@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
@@ -88,15 +89,22 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
     }
     tensors = {name: value.detach().cpu().clone() for name, value in tensors.items()}  # none shared
     header["content_sha256"] = _content(header, tensors)
-    text = json.dumps(header)
+    text = json.dumps(header, default=_plain)
     parse_header(text, path)  # nothing is written that could not be read again
     save_tensors(path, tensors, {"tulip": text})
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's or PyTorch's, as Python's own."""
+    if isinstance(value, np.generic | Tensor) and value.ndim == 0:
+        return value.item()
+    raise InputError(f"a file cannot hold a {type(value).__name__} among its settings: {value!r}")
 
 
 def _content(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     """A hash of everything in a file, against damage (not against someone who wants to deceive)."""
     known = {key: value for key, value in header.items() if key != "content_sha256"}
-    state = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
+    state = hashlib.sha256(json.dumps(known, sort_keys=True, default=_plain).encode())
     for name in sorted(tensors):
         state.update(f"{name}:{tuple(tensors[name].shape)}:{tensors[name].dtype}".encode())
         state.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)

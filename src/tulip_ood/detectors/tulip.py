@@ -29,6 +29,7 @@ from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import LayerScale, Scope, parameter_scales, parameters_in_scope
 from tulip_ood.numerics import envelope
 from tulip_ood.numerics.default_device import on_the_cpu
+from tulip_ood.numerics.given import number
 from tulip_ood.numerics.tasks import Classification, Regression
 
 __all__ = ["Tulip"]
@@ -132,11 +133,17 @@ class Tulip(TulipFitting):
         )
         self.score_name = self.task.check_score(score)
         self.n_samples = _checked_samples(n_samples)
-        for name, value in (("lam", lam), ("j", j)):
+        self.epsilon, self.lam, self.j = (
+            None if value is None else number(name, value)
+            for name, value in (("epsilon", epsilon), ("lam", lam), ("j", j))
+        )
+        self.delta = number("delta", delta)
+        for name, value in (("lam", self.lam), ("j", self.j)):
             if value is not None and not 0 <= value < float("inf"):
-                raise InputError(f"{name} must be finite and not negative, got {value}")
-        PassSettings(epsilon if epsilon is not None else 0.005, delta)  # refuses bad values
-        self.epsilon, self.delta, self.lam, self.j = epsilon, delta, lam, j
+                raise InputError(f"{name} must be finite and not negative, got {value:g}")
+        PassSettings(
+            0.005 if self.epsilon is None else self.epsilon, self.delta
+        )  # refuses bad ones
         if drift not in _DRIFTS:
             raise InputError(f"drift must be one of {', '.join(_DRIFTS)}; got {drift!r}")
         self.drift = drift

@@ -20,7 +20,7 @@ from tulip_ood.network.fingerprint import fingerprint, perturbable_share
 from tulip_ood.network.forking import fork_safe_lock, hook_of_this_process
 from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.inputs import Inputs
-from tulip_ood.network.logits import find_logits
+from tulip_ood.network.logits import check_function, find_logits
 from tulip_ood.network.marks import Marks, same_bits
 from tulip_ood.network.operations import NOT_COUNTED, Compute, count_compute
 from tulip_ood.network.precision import pass_dtype
@@ -112,7 +112,7 @@ class Network:
     ) -> None:
         self.task = task
         self.head_name = head
-        self.output_function = output
+        self.output_function = check_function(output)
         self._skeleton = make_skeleton(model)
         self._lock = fork_safe_lock()
         self._tap: FeatureTap | None = None
@@ -120,13 +120,13 @@ class Network:
         self._tries = 0
         self._guarded = False
         theirs = next(iter(self._skeleton.parameters.values())).device
-        self.device = torch.device(device) if device is not None else theirs
         self.precision = precision
         self._may_widen = True
-        self.dtype = self._pass_dtype()
         self._parameters: dict[str, Tensor] = {}
         self.refreshed = 0  # how often: what was made of weights and buffers is good until the next
         with on_device(device):
+            self.device = torch.device(device) if device is not None else theirs
+            self.dtype = self._pass_dtype()
             self.refresh()
 
     def _pass_dtype(self) -> torch.dtype:

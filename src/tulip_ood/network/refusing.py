@@ -20,12 +20,21 @@ def network_refuses(error: Exception, inputs: "Tensor") -> Exception:
         >>> import torch
         >>> print(network_refuses(RuntimeError("size mismatch"), torch.zeros(2, 3, 8, 8)))
         the network cannot run on inputs of shape [N, 3, 8, 8]: size mismatch
+        >>> print(network_refuses(RuntimeError("expected float"), torch.zeros(2, 3).byte()))
+        the network cannot run on inputs of shape [N, 3] and uint8: expected float
     """
     if isinstance(error, TulipError):
         return error
     shape = ", ".join(map(str, inputs.shape[1:]))
+    kind = hint = ""
+    if not inputs.is_floating_point():
+        kind = f" and {str(inputs.dtype).removeprefix('torch.')}"
+    if kind and inputs.ndim == 4:
+        hint = ". If it takes real numbers, convert and normalise images as in training"
     reason = " ".join(str(error).split())[:300]
-    return RefusedError(f"the network cannot run on inputs of shape [N, {shape}]: {reason}")
+    return RefusedError(
+        f"the network cannot run on inputs of shape [N, {shape}]{kind}: {reason}{hint}"
+    )
 
 
 @contextmanager

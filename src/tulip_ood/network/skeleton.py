@@ -9,6 +9,8 @@ call. The user's parameters, buffers, mode, hooks and gradients are never writte
 import copy
 import warnings
 from collections import OrderedDict
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 import torch
@@ -35,7 +37,7 @@ def unwrap(model: Any) -> nn.Module:
         Linear(in_features=2, out_features=2, bias=True)
     """
     if not isinstance(model, nn.Module):
-        raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
+        raise ModelError(f"expected a torch.nn.Module, got {_instead(model)}")
     _refuse_scripts(model)
     while True:
         inner = _wrapped(model)
@@ -43,6 +45,18 @@ def unwrap(model: Any) -> nn.Module:
             network: nn.Module = model
             return network
         model = inner
+
+
+def _instead(given: Any) -> str:
+    """What came instead of a network, and what to do with it."""
+    if isinstance(given, type) and issubclass(given, nn.Module):
+        return f"the class {given.__name__}: pass a network of that class, with trained weights"
+    if isinstance(given, Mapping):
+        kind = type(given).__name__
+        return f"{kind}: if these are weights, pass the network after model.load_state_dict(…)"
+    if isinstance(given, str | PathLike):
+        return f"{type(given).__name__}: load the network first"
+    return type(given).__name__
 
 
 def _refuse_scripts(model: nn.Module) -> None:

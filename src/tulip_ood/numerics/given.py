@@ -1,0 +1,49 @@
+"""Numbers that a user gives, of whatever kind: as Python's own, or refused by name.
+
+NumPy's and PyTorch's numbers compare like Python's, and only fail when a file is to be written.
+"""
+
+import operator
+from typing import Any
+
+from tulip_ood.errors import InputError
+
+__all__ = ["number", "whole"]
+
+
+def number(name: str, value: Any) -> float:
+    """A real number.
+
+    Example:
+        >>> import torch
+        >>> number("false_alarm", torch.tensor(0.5))
+        0.5
+        >>> number("false_alarm", "5 %")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: false_alarm must be a number, got '5 %'
+    """
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name} must be a number, got {value!r}") from None
+
+
+def whole(name: str, value: Any, *, least: int = 1) -> int:
+    """A whole number that is not below `least`.
+
+    Example:
+        >>> whole("batch_size", 2.5)
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: batch_size must be a whole number of at least 1, got 2.5
+    """
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = least - 1
+    if found < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return found
