@@ -1,10 +1,11 @@
 """Degenerate or suspicious situations are said in plain words, as a warning and in the report."""
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import tulip_ood
 from tulip_ood.errors import TulipWarning
@@ -21,6 +22,38 @@ def fit_and_find(model: nn.Module, x: Any, y: Any, **settings: Any) -> dict[str,
         assert finding.text in warned
         assert finding.text in str(report)
     return {finding.code: finding.text for finding in report.findings}
+
+
+@pytest.mark.parametrize(
+    ("task", "end", "undo"),
+    [
+        ("classification", lambda z: z.softmax(-1), lambda p: p.clamp_min(1e-12).log()),
+        ("multilabel", lambda z: z.sigmoid(), lambda p: p.logit(eps=1e-6)),
+    ],
+)
+def test_probabilities_are_no_logits(task: str, end: Any, undo: Any) -> None:
+    class Ended(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return end(self.net(x))
+
+    model, x = Ended(), torch.randn(120, 4)
+    logits = model.net(2 * x) + torch.randn(120, 3) / 2
+    y = logits.argmax(1) if task == "classification" else (logits > 0).long()
+
+    def codes(network: nn.Module, **settings: Any) -> list[str]:
+        detector = tulip_ood.detectors.make("ent", network, task=task, **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [f.code for f in detector.fit([(x, y)]).report().findings]
+
+    assert "probabilities" in codes(model)
+    assert "probabilities" not in codes(model, output=undo)
+    assert "probabilities" not in codes(model.net)
 
 
 def test_an_ordinary_fit_finds_nothing(vectors: Any) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError
 from tulip_ood.network.rows import Rows
-from tulip_ood.numerics.tasks import Classification, Dense, Task
+from tulip_ood.numerics.tasks import Classification, Dense, Regression, Task
 from tulip_ood.wording import percent
 
 __all__ = ["Finding", "check_validation", "look_at_validation"]
@@ -109,7 +109,7 @@ def look_at_validation(
     Example:
         >>> import torch
         >>> from tulip_ood.numerics.tasks import Classification
-        >>> logits = torch.eye(3).repeat(20, 1)
+        >>> logits = 9 * torch.eye(3).repeat(20, 1)
         >>> [f.code for f in look_at_validation(Classification(), logits, logits.argmax(1))]
         ['few-inputs', 'too-accurate']
     """
@@ -132,9 +132,29 @@ def look_at_validation(
                 f"the promise of the threshold assumes independent inputs",
             )
         )
+    found += _look_at_outputs(task, base)
     if isinstance(task, Classification):
         found += _look_at_classes(task, base, labels)
     return found
+
+
+def _look_at_outputs(task: Task, base: Tensor) -> list[Finding]:
+    """A softmax or a sigmoid at the end of a network, which is then applied twice."""
+    if isinstance(task, Regression) or bool(((base < 0) | (base > 1)).any()):
+        return []
+    what, undo = "lie between 0 and 1", "p.logit(eps=1e-6)"
+    if isinstance(task, Classification):
+        if float((base.sum(dim=-1) - 1).abs().max()) > 1e-3:
+            return []
+        what, undo = "are never negative and add up to 1", "p.clamp_min(1e-12).log()"
+    return [
+        Finding(
+            "probabilities",
+            f"the network's outputs {what}: they seem to be probabilities, and are taken for "
+            f"logits, which spoils scores and calibration. Leave out its last softmax or sigmoid, "
+            f"or pass output=lambda p: {undo}",
+        )
+    ]
 
 
 def _look_at_classes(task: Classification, base: Tensor, labels: Tensor) -> list[Finding]:

@@ -141,9 +141,8 @@ class Tulip(TulipFitting):
         for name, value in (("lam", self.lam), ("j", self.j)):
             if value is not None and not 0 <= value < float("inf"):
                 raise InputError(f"{name} must be finite and not negative, got {value:g}")
-        PassSettings(
-            0.005 if self.epsilon is None else self.epsilon, self.delta
-        )  # refuses bad ones
+        checked = 0.005 if self.epsilon is None else self.epsilon
+        PassSettings(checked, self.delta)  # refuses bad values
         if drift not in _DRIFTS:
             raise InputError(f"drift must be one of {', '.join(_DRIFTS)}; got {drift!r}")
         self.drift = drift
