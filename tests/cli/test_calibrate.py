@@ -166,6 +166,11 @@ def test_a_factory_does_not_know_how_images_are_prepared(tulip: Tulip, tmp_path:
     result = tulip(*base, "--mean", "0.5")
     assert result.exit_code == 2
     assert "give --crop (and --resize), --std" in result.stderr
+    result = tulip(*base, "--mean", "0.5", "--std", "0.5", "--crop", "0")
+    assert "--crop must be at least 1, got 0" in result.stderr
+    shown = tulip("calibrate", "--help").stdout  # every kind of network that can be named
+    for kind in ("torchvision:", "timm:", "hf:", "openood:", ".pt2", "factory"):
+        assert kind in shown
 
 
 def test_nothing_readable_and_a_network_that_does_not_fit(tulip: Tulip, tmp_path: Path) -> None:

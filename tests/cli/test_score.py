@@ -346,6 +346,7 @@ def test_another_network_is_refused(tulip: Tulip, detectors: Path, tmp_path: Pat
         (["test", "ready.npz"], "cannot go into one run"),
         (["test", "--device", "magic"], "cannot be used here"),
         (["test", "--out", "gone/x.parquet"], "--out: there is no folder gone"),
+        (["test", "--out", "scores.csv"], "which such a name hides; name it scores.parquet"),
         (["test", "--model", "x.pth"], "weights_only"),
         (["test", "--actors", "4"], "--actors says nothing to --engine local"),
         (["test", "--address", "auto"], "--address says nothing to --engine local"),

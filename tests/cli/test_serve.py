@@ -105,6 +105,11 @@ def test_a_server_answers_and_drains(
     assert "67 inputs" in with_file.stdout  # the server and the table are one version
     alone = tulip("monitor", out)
     assert "--detector FILE" in alone.stdout
+    unknown = tulip("monitor", out, "--fail")  # a script must not take that for "no drift"
+    assert unknown.exit_code == 2
+    assert "whether there is drift is not known" in unknown.stderr
+    other = tulip("monitor", out, "--detector", detectors / "msp.safetensors")
+    assert "msp.safetensors, which is another one" in other.stdout
 
 
 def test_drift_can_fail_a_script(tulip: Tulip, tmp_path: Path) -> None:

@@ -77,7 +77,10 @@ def test_a_pair_of_tensors_is_one_batch(vectors: Any) -> None:
     [
         (lambda y: y + 1, r"labels must lie in 0…2 because the network has 3 outputs, but \d+ of"),
         (lambda y: y - 1, "from -1 to 1"),
-        (lambda y: y + 0.5, "whole class numbers"),
+        (lambda y: y + 0.5, "whole class numbers, got fractions"),
+        (lambda y: y.float() / 0, "whole class numbers, got NaN"),
+        (lambda y: y[:, None], r"the shape \[600\], got \[600, 1\]: pass labels.squeeze\(-1\)"),
+        (lambda y: ["cat"] * len(y), "labels must be numbers, got list of length 600"),
         (lambda y: torch.nn.functional.one_hot(y), r"labels.argmax\(1\)"),
         (lambda y: y[:5], "every input needs a label"),
         (lambda y: y[:, None, None], "labels must have the shape"),
@@ -214,6 +217,10 @@ def test_inputs_of_another_shape(fitted: Any, vectors: Any) -> None:
         fitted.score(vectors.ood[0])
     with pytest.raises(InputError, match=r"fitted on inputs of shape \[N, 2\], got \[N, 2, 2\]"):
         fitted.score(torch.zeros(3, 2, 2))
+    with pytest.raises(InputError, match=r"are a tensor, got a tuple: .* torch.stack\(…\)"):
+        fitted.score(list(vectors.ood[:3]))
+    with pytest.raises(InputError, match="a method is given by its name, .* got Sequential"):
+        tulip_ood.detectors.make(vectors.model, "knn")
     with pytest.raises(InputError, match="no inputs to score"):
         fitted.score(vectors.ood[:0])
     with pytest.raises(InputError, match="must be a tensor, or a tuple or mapping"):

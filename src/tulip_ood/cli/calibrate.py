@@ -27,12 +27,7 @@ __all__ = ["calibrate"]
 
 
 def calibrate(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="package.module:factory, file.safetensors, file.pt2 or efficientnet-lite:0."
-        ),
-    ],
+    model: options.Model,
     data: Annotated[
         list[str],
         typer.Option(

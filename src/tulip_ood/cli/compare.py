@@ -25,12 +25,7 @@ _OODS = "OOD inputs, as NAME=SRC or SRC; may be given several times"
 
 
 def compare(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="package.module:factory, file.safetensors, file.pt2 or efficientnet-lite:0."
-        ),
-    ],
+    model: options.Model,
     id_val: Annotated[
         list[str],
         typer.Option(

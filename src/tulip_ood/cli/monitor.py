@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tulip_ood.cli import options
-from tulip_ood.cli.failing import as_usage
+from tulip_ood.cli.failing import UsageError, as_usage
 from tulip_ood.wording import percent
 
 if TYPE_CHECKING:
@@ -53,19 +53,24 @@ def monitor(
         streams = read_streams(logs, detectors=detector or [])
         found = [watch(one, alpha=alpha, confidence=confidence) for one in streams]
     for one in found:
-        _show(one, alpha, confidence)
+        _show(one, alpha, confidence, detector or [])
     if not found:
         typer.echo("there are no scores in these logs")
     settings = {"alpha": alpha, "confidence": confidence}
     options.write_json(json, settings | {"detectors": [one.to_dict() for one in found]})
     if fail and any(one.drifted for one in found):
         raise typer.Exit(1)
+    if fail and (unknown := [one.version for one in found if one.inputs and one.drifted is None]):
+        raise UsageError(
+            f"--fail: whether there is drift is not known for detector {', '.join(unknown)}: give "
+            f"its file as --detector FILE"
+        )
 
 
-def _show(found: "Watched", alpha: float, confidence: float) -> None:
+def _show(found: "Watched", alpha: float, confidence: float, given: list[str]) -> None:
     beside = f", {found.unreadable:,} could not be read" if found.unreadable else ""
     typer.echo(f"detector {found.version}: {found.inputs:,} inputs{beside}")
-    typer.echo(f"  {_drift(found, alpha)}")
+    typer.echo(f"  {_drift(found, alpha, given)}")
     if found.buckets:
         highest = max(found.buckets)
         bars = "".join(_BLOCKS[round(7 * count / highest)] for count in found.buckets)
@@ -74,13 +79,14 @@ def _show(found: "Watched", alpha: float, confidence: float) -> None:
         typer.echo(f"  {_rate(refused, confidence)}")
 
 
-def _drift(found: "Watched", alpha: float) -> str:
+def _drift(found: "Watched", alpha: float, given: list[str]) -> str:
+    if found.drifted is None and not found.inputs:
+        return "drift: not known, nothing was scored yet"
     if found.drifted is None:
+        others = f" (not {', '.join(given)}, which is another one)" if given else ""
         return (
             "drift: not known, because no log tells the calibration scores of this detector: "
-            "give --detector FILE"
-            if found.inputs
-            else "drift: not known, nothing was scored yet"
+            f"give --detector FILE{others}"
         )
     odds = f"evidence {_power(found.evidence)} : 1 at its highest, {_power(found.now)} : 1 now"
     if not found.drifted:

@@ -22,6 +22,7 @@ __all__ = [
     "Classes",
     "Device",
     "Json",
+    "Model",
     "Root",
     "Trust",
     "Workers",
@@ -38,6 +39,13 @@ __all__ = [
 
 _SHOWN = 5
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="package.module:factory, file.safetensors (tulip train), file.pt2, torchvision:NAME, "
+        "timm:NAME, hf:ORG/NAME, openood:FILE, efficientnet-lite:0, or a short name (vit-b-16, …)."
+    ),
+]
 Classes = Annotated[
     str | None,
     typer.Option(
@@ -136,6 +144,9 @@ def choose_preprocess(
             f"{spec} does not say how images are prepared for it: give {', '.join(lacking)}, as in "
             f"training; or data that are normalised already (npz with floating x)"
         )
+    for option, side in (("--resize", resize), ("--crop", crop)):
+        if side is not None and side < 1:
+            raise UsageError(f"{option} must be at least 1, got {side}")
     return Preprocess(
         crop if resize is None else resize, resize if crop is None else crop, means, stds
     )

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "check_engine", "score"]
 
+# Names by which other programs, or people, would take the table for something else.
+_OTHER_TABLES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".xlsx", ".npz", ".safetensors")
 Work = Callable[["Job", Sequence[int], Callable[[int], None]], None]
 
 
@@ -176,6 +178,11 @@ def _kept(job: "Job") -> str:
 def _check_out(out: str, partitioned: bool) -> Path | str:
     from tulip_ood.data.remote import is_remote
 
+    if not partitioned and out.lower().endswith(_OTHER_TABLES):
+        raise UsageError(
+            f"--out {out}: the table is written as parquet, which such a name hides; name it "
+            f"{Path(out).stem}.parquet (pyarrow, pandas, polars and DuckDB read it)"
+        )
     if is_remote(out):
         return out
     if partitioned and Path(out).is_dir():

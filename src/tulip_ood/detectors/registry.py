@@ -163,6 +163,10 @@ def class_of(name: str) -> type[Detector]:
         >>> class_of("tulip+scale").__name__, class_of("msp&ebo").__name__
         ('Tulip', 'Sum')
     """
+    if not isinstance(name, str):
+        raise InputError(
+            f"a method is given by its name, as in make('knn', model); got {type(name).__name__}"
+        )
     if name in METHODS:
         return METHODS[name].detector
     if "&" in name:

@@ -174,9 +174,12 @@ def tuning_lines(tuning: Tuning | None) -> list[str]:
         )
     if tuning.kept_label:
         kept = ", ".join(
-            f"{kind} ({percent(share, 0)})" for kind, share in tuning.kept_label.items()
+            f"{kind} ({percent(min(share, 1.0), 0)})" for kind, share in tuning.kept_label.items()
         )
-        lines.append(f"kinds dropped because the network keeps its answers on them: {kept}")
+        lines.append(
+            f"kinds dropped because the network keeps its answers on them (the share of what it "
+            f"does better than chance): {kept}"
+        )
     if tuning.spoiled:
         spoiled = ", ".join(f"{eps:g} ({percent(acc)})" for eps, acc in tuning.spoiled.items())
         lines.append(f"ε dropped because the noisy network is too often wrong: {spoiled}")

@@ -58,8 +58,12 @@ def check_alike(inputs: Inputs, expected: dict[str, Any]) -> None:
     """
     came = describe_inputs(inputs, ranges=False)
     if came["kind"] != expected["kind"]:
+        hint = ""
+        if (came["kind"], expected["kind"]) == ("tuple", "tensor"):
+            hint = ": pass a batch without its labels, or torch.stack(…) of single inputs"
         raise InputError(
-            f"the detector was fitted on inputs that are a {expected['kind']}, got a {came['kind']}"
+            f"the detector was fitted on inputs that are a {expected['kind']}, got a "
+            f"{came['kind']}{hint}"
         )
     if came["kind"] == "dict" and set(came["items"]) != set(expected["items"]):
         fitted, given = (", ".join(sorted(map(str, d["items"]))) for d in (expected, came))

@@ -110,11 +110,14 @@ class Dense(Classification):
 
 def _class_numbers(labels: Tensor, base: Tensor, *, ignored: bool) -> Tensor:
     if labels.shape != base.shape[:-1]:
+        column = labels.shape == (*base.shape[:-1], 1)
         raise InputError(
             f"labels must have the shape {shape_of(base[..., 0])}, got {shape_of(labels)}"
+            + (": pass labels.squeeze(-1)" if column else "")
         )
     if labels.is_floating_point() and not bool((labels == labels.round()).all()):
-        raise InputError("labels must be whole class numbers, got fractions")
+        found = "NaN" if bool(labels.isnan().any()) else "fractions"
+        raise InputError(f"labels must be whole class numbers, got {found}")
     labels = labels.to(torch.int64)
     checked = labels[labels != IGNORED] if ignored else labels
     if ignored and checked.numel() == 0:

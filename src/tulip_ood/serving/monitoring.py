@@ -259,8 +259,10 @@ def _read_lines(path: Path, found: dict[str, Stream]) -> None:
             try:
                 _read_line(values, found)
             except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+                lacks = f"it has no {error}" if isinstance(error, KeyError) else str(error)
                 raise DataError(
-                    f"{path}, line {number}, is none of a log of `tulip serve`: {error!r}"
+                    f"{path}, line {number}, is none of a log of `tulip serve` ({lacks}): give a "
+                    f"log (--log), or a table of `tulip score` that ends in .parquet"
                 ) from error
 
 
