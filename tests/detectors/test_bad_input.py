@@ -162,6 +162,30 @@ def test_ood_inputs_that_do_not_fit(
         detector.fit(vectors.loader(), tune=change(vectors.ood))
 
 
+def test_own_kinds_that_do_not_fit(vectors: Any) -> None:
+    detector = tulip_ood.Tulip(vectors.model)
+    with pytest.raises(ModelError, match=r"cannot run on inputs of shape \[N, 1\]"):
+        detector.fit(vectors.loader(), tune={"kinds": [lambda x: x[:, :1]]})
+
+
+@pytest.mark.parametrize("use", [tulip_ood.Gate, lambda m: tulip_ood.export(m, "gate.onnx")])
+def test_a_model_is_no_detector(vectors: Any, use: Any) -> None:
+    with pytest.raises(InputError, match="expected a fitted detector, .* got Sequential"):
+        use(vectors.model)
+
+
+@pytest.mark.parametrize("method", ["odin", "tulip", "adascale-a"])
+def test_inference_mode(vectors: Any, method: str) -> None:
+    """Services run in it: what needs a gradient leaves it, wherever it was fitted."""
+    outside = tulip_ood.detectors.make(method, vectors.model).fit(vectors.loader())
+    with torch.inference_mode():
+        inside = tulip_ood.detectors.make(method, vectors.model).fit(vectors.loader())
+        own = vectors.ood + 0
+        scores = [detector.score(own) for detector in (outside, inside)]
+    scores += [detector.score(x) for detector in (outside, inside) for x in (own, vectors.ood)]
+    assert all(torch.equal(one, scores[0]) for one in scores)
+
+
 def test_training_inputs_that_do_not_fit(vectors: Any) -> None:
     x, y = vectors.val
     with pytest.raises(ModelError, match=r"cannot run on inputs of shape \[N, 1\]"):
@@ -257,6 +281,7 @@ def test_before_fitting(vectors: Any) -> None:
         ({"epsilon": "small"}, "epsilon must be a number, got 'small'"),
         ({"j": "1"}, "j must be a number, got '1'"),
         ({"device": "gpu"}, "device='gpu' cannot be used here: Expected one of cpu, cuda"),
+        ({"scope": 3}, "scope must be a name or a list of globs, got 3"),
         ({"output": "logits"}, "output='logits' is a str: expected a function"),
         ({"task": "clustering"}, "unknown task 'clustering'"),
     ],

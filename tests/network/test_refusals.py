@@ -10,6 +10,8 @@ from torch import Tensor, nn
 import tulip_ood
 from tulip_ood.errors import InputError, ModelError
 
+pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+
 
 def fit(model: Any, **settings: Any) -> tulip_ood.Tulip:
     x, y = torch.randn(60, 4), torch.arange(60) % 3
@@ -75,3 +77,29 @@ def test_bytes_for_a_network_of_real_numbers() -> None:
     images = torch.zeros(40, 3, 8, 8, dtype=torch.uint8)
     with pytest.raises(ModelError, match=r"\[N, 3, 8, 8\] and uint8: .*normalise images as in"):
         tulip_ood.Tulip(model).fit([(images, torch.arange(40) % 3)])
+
+
+class Keyword(nn.Module):
+    """Takes its input by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.net(features)
+
+
+def test_keys_that_forward_does_not_take() -> None:
+    x, y = torch.randn(60, 4), torch.arange(60) % 3
+    batch = {"features": x, "name": ["a"] * 60, "label": y}
+    with pytest.raises(ModelError, match=r"keys features, name, .*model\(features=…\): .*'name'"):
+        tulip_ood.Tulip(Keyword()).fit([batch])
+    del batch["name"]
+    assert tulip_ood.detectors.MSP(Keyword()).fit([batch]).score({"features": x}).shape == (60,)
+
+
+@pytest.mark.parametrize("factor", [2.0, {"*": "much"}])
+def test_layer_scales_that_are_none(factor: Any) -> None:
+    with pytest.raises(InputError, match="layer_scale must be a (mapping|number)"):
+        fit(nn.Linear(4, 3), layer_scale=factor)

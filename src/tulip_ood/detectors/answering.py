@@ -4,7 +4,7 @@ import copy
 import math
 import threading
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,9 @@ from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.given import number
 from tulip_ood.numerics.tasks import Regression, Task
 
-__all__ = ["Answering"]
+__all__ = ["Answering", "need_detector"]
+
+Given = TypeVar("Given")
 
 
 class Answering(ABC):
@@ -239,3 +241,22 @@ class Answering(ABC):
             return self.engine.memory(self._settings(), inputs)
         self._ready()
         return self.engine.memory(self._needs_to_score().settings)
+
+
+def need_detector(given: Given) -> Given:
+    """What was given as a detector, if it is one: a bare network is easily taken for it.
+
+    Example:
+        >>> import torch
+        >>> need_detector(torch.nn.Linear(4, 3))
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: expected a fitted detector, for instance \
+tulip_ood.Tulip(model).fit(val_loader); got Linear
+    """
+    if not isinstance(given, Answering):
+        raise InputError(
+            f"expected a fitted detector, for instance tulip_ood.Tulip(model).fit(val_loader); "
+            f"got {type(given).__name__}"
+        )
+    return given

@@ -20,9 +20,11 @@ from tulip_ood.detectors.tuning import (
     best_first,
     candidates,
 )
+from tulip_ood.network.network import Network
 from tulip_ood.network.perturbation import Perturbation
 from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Forwarded
+from tulip_ood.network.trying import in_our_words
 
 if TYPE_CHECKING:
     from tulip_ood.network.passes import Passes
@@ -127,6 +129,8 @@ def tune(
         outside_base = {name: runner.base(part) for name, part in outside.items()}
     else:
         kinds = make_kinds(inside, space.kinds, budget.kind_inputs, seed)
+        if space.kinds is not None:
+            _check_own(perturbation.network, kinds)
         outside_base = {name: runner.base(part) for name, part in kinds.items()}
         kept_label = _that_keep_the_label(runner, kinds, outside_base, clean, chance)
         outside = {name: part for name, part in kinds.items() if name not in kept_label}
@@ -190,6 +194,13 @@ def as_judged(candidate: Candidate, space: SearchSpace) -> Setting:
         return candidate.setting
     # J* of another sample would be another J.
     return replace(candidate.setting, j=candidate.j)
+
+
+def _check_own(network: Network, kinds: Mapping[str, Rows]) -> None:
+    """Refuse what a user's own kinds have made, where the network cannot run on it."""
+    for part in kinds.values():
+        with in_our_words(network, part.inputs[0]):
+            network.run(part.inputs[0])
 
 
 def _that_keep_the_label(

@@ -1,6 +1,6 @@
 """TULiP (Zhang, Wu, Wada, Kanamori, 2025): Alg. 1 on any network."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import index
 from typing import Any, ClassVar, Self
 
@@ -148,6 +148,8 @@ class Tulip(TulipFitting):
         self.drift = drift
         self.sqrt_outputs, self.antithetic = sqrt_outputs, antithetic
         self.layer_scale, self.initial_mean = layer_scale, initial_mean
+        if not isinstance(scope, Iterable):
+            raise InputError(f"scope must be a name or a list of globs, got {scope!r}")
         self.scope = scope if isinstance(scope, str) else tuple(scope)
         if shaping is not None:
             make_shaping(shaping)  # refuses what it does not know

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tulip_ood.data.preprocess import Preprocess
+from tulip_ood.detectors.answering import need_detector
 from tulip_ood.detectors.base import Detector
 from tulip_ood.errors import InputError, ModelError, TulipError
 from tulip_ood.export.artefact import METADATA, Artefact, open_onnx, open_pt2
@@ -87,6 +88,7 @@ def export_detector(
     if kind == "onnx":
         for package in ("onnx", "onnxscript", "onnxruntime"):
             import_extra(package, extra="export", spec="an ONNX file")
+    need_detector(detector)
     detector = detector._view()
     check_exportable(detector)
     prepare = _prepare(detector, preprocess)

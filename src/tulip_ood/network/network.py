@@ -142,7 +142,8 @@ class Network:
         base pass) and not others (perturbed weights that are held). Where no parameter has changed,
         `parameters` stays the same object.
         """
-        with self._lock:
+        # Tensors that are made in inference mode can have no part in a gradient later on.
+        with self._lock, torch.inference_mode(False):
             self._marks = Marks(self._watched())
             taken = {
                 name: p.detach().to(
@@ -261,7 +262,13 @@ class Network:
             inputs: As the model takes them; the first floating tensor in them is the main one.
             objective: From logits [N, …, o] to one number an input, [N].
         """
-        moved = self.to_device(inputs)
+        with torch.inference_mode(False):
+            normal = structures.map_tensors(lambda t: t.clone() if t.is_inference() else t, inputs)
+            return self._input_gradient(self.to_device(normal), objective)
+
+    def _input_gradient(
+        self, moved: Inputs, objective: Callable[[Tensor], Tensor]
+    ) -> tuple[Output, Tensor]:
         place, main = next(
             ((p, t) for p, t in structures.tensors(moved) if t.is_floating_point()), ("", None)
         )

@@ -1,6 +1,6 @@
 """What PyTorch says to inputs or devices that do not fit, in words of ours."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,13 @@ if TYPE_CHECKING:
 __all__ = ["network_refuses", "on_device"]
 
 
-def network_refuses(error: Exception, inputs: "Tensor") -> Exception:
+def network_refuses(error: Exception, inputs: "Tensor", keys: Sequence[str] = ()) -> Exception:
     """What PyTorch says when inputs do not fit a network, as an error of ours.
+
+    Args:
+        error: What was raised.
+        inputs: The inputs, or the first tensor of them.
+        keys: Under which names the network was given them, if they were a mapping.
 
     Example:
         >>> import torch
@@ -25,13 +30,18 @@ def network_refuses(error: Exception, inputs: "Tensor") -> Exception:
     """
     if isinstance(error, TulipError):
         return error
+    reason = " ".join(str(error).split())[:300]
+    if keys:
+        return RefusedError(
+            f"the network cannot run on inputs with the keys {', '.join(map(str, keys))}, which "
+            f"are passed as model({keys[0]}=…): {reason}. Give it what its forward() takes"
+        )
     shape = ", ".join(map(str, inputs.shape[1:]))
     kind = hint = ""
     if not inputs.is_floating_point():
         kind = f" and {str(inputs.dtype).removeprefix('torch.')}"
     if kind and inputs.ndim == 4:
         hint = ". If it takes real numbers, convert and normalise images as in training"
-    reason = " ".join(str(error).split())[:300]
     return RefusedError(
         f"the network cannot run on inputs of shape [N, {shape}]{kind}: {reason}{hint}"
     )

@@ -14,6 +14,7 @@ from torch import nn
 from tulip_ood.errors import InputError
 from tulip_ood.network.features import Calls
 from tulip_ood.network.operations import NOT_COUNTED, Compute
+from tulip_ood.numerics.given import number
 
 __all__ = ["parameter_scales", "parameters_in_scope"]
 
@@ -46,7 +47,12 @@ def parameter_scales(
     if layer_scale is None:
         return scales
     if callable(layer_scale):
-        scales = {name: float(layer_scale(name)) for name in scales}
+        scales = {name: number("layer_scale", layer_scale(name)) for name in scales}
+    elif not isinstance(layer_scale, Mapping):
+        raise InputError(
+            f"layer_scale must be a mapping like {{'fc.*': 0.5}} or a function of a parameter's "
+            f"name, got {layer_scale!r}"
+        )
     else:
         for pattern, factor in layer_scale.items():
             hits = fnmatch.filter(scales, pattern)
@@ -55,7 +61,7 @@ def parameter_scales(
                     f"layer_scale names {pattern!r}, which fits no parameter in scope; there are "
                     f"{_some(scales)}"
                 )
-            scales.update(dict.fromkeys(hits, float(factor)))
+            scales.update(dict.fromkeys(hits, number("layer_scale", factor)))
     bad = {name: s for name, s in scales.items() if not (math.isfinite(s) and s >= 0)}
     if bad:
         name, value = next(iter(bad.items()))

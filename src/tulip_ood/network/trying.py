@@ -1,7 +1,7 @@
 """Running a network on inputs that it may not be made for."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tulip_ood.errors import TulipError
 from tulip_ood.network import inputs as structures
@@ -12,7 +12,14 @@ from tulip_ood.network.refusing import network_refuses
 
 __all__ = ["in_our_words"]
 
-_SAID = (RuntimeError, AssertionError, IndexError, ValueError)
+_SAID = (
+    RuntimeError,
+    AssertionError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+)
 
 
 @contextlib.contextmanager
@@ -40,5 +47,6 @@ def in_our_words(network: Network, row: Inputs) -> Iterator[None]:
         try:
             network.run(row)
         except _SAID:
-            raise network_refuses(error, found) from error
+            keys = tuple(row) if isinstance(row, Mapping) else ()
+            raise network_refuses(error, found, keys) from error
         raise

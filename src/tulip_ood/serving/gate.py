@@ -5,6 +5,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 from tulip_ood.data.preprocess import Preprocess
+from tulip_ood.detectors.answering import need_detector
 from tulip_ood.detectors.base import Detector
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.serving.exchange import (
@@ -75,7 +76,7 @@ class Gate:
         classes: Sequence[str] | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self.detector = detector
+        self.detector = need_detector(detector)
         self._unsure, self._reply = unsure, answer
         self._limits = Limits() if limits is None else limits
         names = detector.provenance["classes"] if classes is None else classes
