@@ -48,6 +48,15 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
+def test_as_many_architectures_as_in_the_table() -> None:
+    rows = (ROOT / "docs/architectures.md").read_text().partition("table: architectures")[2]
+    shown = re.findall(r"^\| (?:transformers|timm|torchvision) .*$", rows, re.MULTILINE)
+    refused = sum("refused" in row for row in shown)
+    assert f"[{len(shown)} architectures]" in (ROOT / "README.md").read_text()
+    said = " ".join((ROOT / "docs/export.md").read_text().split())
+    assert f"[{len(shown)} architectures](architectures.md), {len(shown) - refused} were" in said
+
+
 @pytest.mark.parametrize("document", WITH_PYTHON)
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 def test_the_python_in_the_documents_runs(
