@@ -41,8 +41,7 @@ from tulip_ood.numerics.tasks import make_task
 
 __all__ = ["Detector"]
 
-FALSE_ALARM = 0.05  # the threshold that a fitted detector starts with
-FIT_MEMORY = 2 << 30
+FALSE_ALARM, FIT_MEMORY = 0.05, 2 << 30  # the first threshold; bytes
 OOD_INPUTS = 5000  # of a loader to choose parameters against
 Progress = Callable[[int, int], None]
 

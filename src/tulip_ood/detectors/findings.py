@@ -17,7 +17,6 @@ from tulip_ood.wording import percent
 __all__ = ["Finding", "check_validation", "look_at_validation"]
 
 MIN_INPUTS = 20
-MIN_DIFFERENT = 5  # as many as there are folds: none may be empty
 FEW_INPUTS = 100
 LOOKED_AT = 32  # inputs with dense labels
 TOO_ACCURATE = 0.995
@@ -68,12 +67,10 @@ of at least two classes (is the loader sorted and cut short?)
             f"large; fitting needs at least {MIN_INPUTS}: allow more memory (fit_memory=…)"
         )
     _need_enough(n)
-    different = len(set(rows.digests))
-    if different < MIN_DIFFERENT:
+    if len(set(rows.digests)) < 2:
         raise InputError(
-            f"the {n} validation inputs are {different} different ones over and over: fitting "
-            f"needs {MIN_DIFFERENT} at the very least, better {FEW_INPUTS} (does the loader give "
-            f"the same batch again and again, or are all inputs zero?)"
+            f"all {n} validation inputs are the same: none can be held out from fitting. Does the "
+            f"loader give one input again and again, or are all of them zero?"
         )
     if rows.labels is None:
         return

@@ -119,12 +119,12 @@ class Network:
         self._probe: Probe | None = None
         self._tries = 0
         self._guarded = False
-        theirs = next(iter(self._skeleton.parameters.values())).device
         self.precision = precision
         self._may_widen = True
         self._parameters: dict[str, Tensor] = {}
         self.refreshed = 0  # how often: what was made of weights and buffers is good until the next
         with on_device(device):
+            theirs = next(iter(self._skeleton.parameters.values())).device
             self.device = torch.device(device) if device is not None else theirs
             self.dtype = self._pass_dtype()
             self.refresh()
@@ -142,8 +142,7 @@ class Network:
         base pass) and not others (perturbed weights that are held). Where no parameter has changed,
         `parameters` stays the same object.
         """
-        # Tensors that are made in inference mode can have no part in a gradient later on.
-        with self._lock, torch.inference_mode(False):
+        with self._lock, torch.inference_mode(False):  # else no gradient could pass through them
             self._marks = Marks(self._watched())
             taken = {
                 name: p.detach().to(
