@@ -145,9 +145,10 @@ evidence-feeding-gpu: ## TULiP beside EBO from JPEG files, on 16 cores and a GPU
 	PYTHONPATH=src $(PYTHON) benchmarks/feeding/run.py --score --workers 0 4 16 --images 20480 \
 		--repeats 2 --precisions half --out benchmarks/feeding/result-cuda.json
 
-evidence-speed-cpu: ## The same on two cores that nobody else uses, and what sharing the trunk brings
+evidence-speed-cpu: ## The same on two cores that nobody else uses (DATA=…npz CHECKPOINT=…), and what sharing the trunk brings
 	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) benchmarks/speed/run.py --device cpu --rounds 7
 	PYTHONPATH=src OMP_NUM_THREADS=1 $(PYTHON) benchmarks/speed/partition.py
+	PYTHONPATH=src OMP_NUM_THREADS=2 $(PYTHON) benchmarks/speed/run.py --device cpu --quality "$(CHECKPOINT)" "$(DATA)" --inputs 200
 
 evidence-memory: $(VENV)/.dev ## Peak memory of learning from ever more features
 	$(VENV)/bin/python benchmarks/memory/run.py

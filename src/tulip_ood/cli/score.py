@@ -117,11 +117,11 @@ def score(
         >>> CliRunner().invoke(app, ["score", "no.safetensors", "x", "--out", "y"]).exit_code
         2
     """
+    options.check_apart({"--out": out, "--json": json}, [detector, *inputs, classes, model])
     target = _check_out(out, partitioned)
     of_ray = {"--address": address, "--actors": actors, "--decoders": decoders}
     check_engine(engine, local={"--workers": workers}, ray=of_ray)
     options.check_place(json, "--json")
-    options.check_apart({"--out": out, "--json": json}, [detector, *inputs, classes, model])
     with as_usage():
         from tulip_ood.cluster.job import prepare
         from tulip_ood.data.opening import read_classes
