@@ -82,6 +82,7 @@ def test_strength_0_ranks_as_tulip(data: tuple[Tensor, Tensor]) -> None:
     a, b = auto.score(x), tulip.score(x)
     assert torch.equal(a.argsort(stable=True), b.argsort(stable=True))
     assert torch.equal(auto.predict(x).probs, tulip.predict(x).probs)
+    assert "auto-1: TULiP's score; nothing else is heard" in str(auto.report())
 
 
 def test_features_that_may_be_negative_are_not_shaped(data: tuple[Tensor, Tensor]) -> None:

@@ -281,9 +281,9 @@ class Auto(Sum):
     def _report_lines(self) -> list[str]:
         order = self._order
         heard = [f"{self._weights[name]:.2g} × {name}" for name in self._heard if name != ORDER]
+        beside = f", and {self.strength:g} × what {', '.join(heard)} say beside it"
         return [
-            f"{self.recipe}: TULiP's score, and {self.strength:g} × what "
-            f"{', '.join(heard) or 'nothing'} say beside it",
+            f"{self.recipe}: TULiP's score" + (beside if heard else "; nothing else is heard"),
             f"ε = {order._setting.epsilon:g}, J = {order._state.j_score:.3g}"
             + (", mirror images looked at as well" if self._mirrors else ""),
         ]
