@@ -104,6 +104,7 @@ def convolve(
     kept = list(_kernels(weight)) if _group(weight) == _POINTS else None
     fits = min(max(_LEAST, 4 * _POINTS * len(weight) * channels), _MOST)
     step = -(-n // -(-4 * n * most // fits))  # parts of about the same size
+    overlaps = bool(height % _TILE or width % _TILE)  # tiles reach beyond the image
     images = x.permute(0, 2, 3, 1)
     framed = _room.take("framed", step, rows * _TILE + 2, columns * _TILE + 2, channels).zero_()
     out = x.new_empty(n, height, width, len(weight))
@@ -115,9 +116,9 @@ def convolve(
             torch.bmm(tiles.transpose(0, 1)[points], kernel, out=products[points])
         made = _on_tiles(_transforms().outputs, products.transpose(0, 1), "two")
         made = made.view(-1, rows, columns, _TILE, _TILE, len(weight)).transpose(2, 3)
-        whole = _room.take("one", *made.shape) if height % _TILE or width % _TILE else out[part]
-        torch.add(made, 0.0 if bias is None else bias, out=whole.view(made.shape))
-        if whole.data_ptr() != out[part].data_ptr():
+        whole = _room.take("one", *made.shape) if overlaps else out[part].view(made.shape)
+        torch.add(made, 0.0 if bias is None else bias, out=whole)
+        if overlaps:
             image = whole.view(-1, rows * _TILE, columns * _TILE, len(weight))
             out[part] = image[:, :height, :width]
     out = out.permute(0, 3, 1, 2)
