@@ -5,9 +5,10 @@
 Two kinds of columns. `method NAME`: a detector of the library, fitted on all validation images.
 `SHAPING/SCORE/λ/J/ε`: TULiP's score by hand at fixed constants (λ in balanced ones), Θ_XX learned
 from one half of the validation images; also neighbours, and the ratio log((Θ + Θ_XX)/D); and what
-`Auto` is put together from (`rule_columns`). These are there for the other half and for each kind
-of pseudo-OOD made from it as well, so that a rule can be looked for with ID data alone. Needs a GPU
-(half a minute a network). `judge.py` reads the former, `parts.py` the latter.
+`Auto` is put together from (`rule_columns`). These are there for the other half, for each kind of
+pseudo-OOD made from it and for mildly changed copies as well, so that a rule can be looked for with
+ID data alone. Needs a GPU (half a minute a network). `judge.py` reads the former, `parts.py` the
+latter (`--columns rule` stores no more than it needs).
 """
 
 import argparse
@@ -30,17 +31,20 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
 from tulip_ood.detectors.auto import Auto
+from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.pseudo import make_kinds
 from tulip_ood.detectors.registry import make
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import TulipError
+from tulip_ood.network.inner import InnerStatistics, find_inner
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, run_passes
 from tulip_ood.numerics import shaping
 from tulip_ood.numerics.scores import energy, entropy, gen, mean_probability
-from tulip_ood.shifts.kinds import IMAGES
+from tulip_ood.shifts.kinds import IMAGES, kinds_for
+from tulip_ood.shifts.mild import MILD
 
 STRENGTHS, BALANCES, EPSILONS = (0.5, 1.0, 2.0, 3.0), (0.5, 1.0), (0.005, 0.01)
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -49,6 +53,7 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "ebo": energy,
 }
 M, NEIGHBOUR, KIND = 10, 5, 250
+PLAIN = "none/ent"  # entropy
 METHODS = (
     "msp", "ent", "gen", "ebo", "mls", "react", "scale", "ash-s", "adascale-a", "knn", "noise",
     "tulip[recipe=balanced]", "tulip", "tulip+scale", "auto",
@@ -58,6 +63,7 @@ SETS = {  # near and far
     "leaves": (("other-crops",), ("textures", "flowers", "xrays", "photographs")),
     "signs": (("other-signs", "belgian-signs"), ("food", "blood", "cartoons", "aerial")),
     "scenes": (("other-scenes", "fields"), ("streets", "faces", "emoji", "clothes")),
+    "birds": (("other-birds", "monkeys"), ("paintings", "spectra", "brains", "hands")),
 }
 
 
@@ -210,11 +216,13 @@ def rule_columns(
         order = SCORES["ent"](stretched(z, plain.double(), 1.0, detector.fitted.j_score))
         near = nearest(made.of[name][0], bank[0])
         yield "order", name, order
+        yield "knn", name, near
         over = made.logits(name, shape).double()
         yield "shaped", name, SCORES["gen"](stretched(over, shaped.double(), 0.5, 2.0))
         trace_xx = ((plain[1:-1] - plain[0]) ** 2).sum(-1).mean()
         trace, drift = ((z[1:-1] - z[0]) ** 2).sum(-1).mean(0), (z[-1] - z[0]).norm(dim=-1)
         yield "ratio", name, ((trace + trace_xx) / drift.clamp_min(1e-9)).log()
+        yield PLAIN, name, SCORES["ent"](z[:1])
         if mirrors:
             needs = Needs(detector._settings().with_(n_samples=0), measures=(Mirrored(),))
             size = detector.engine.batch_size
@@ -227,6 +235,27 @@ def rule_columns(
             near = (near + nearest(mirrored.need_features().to(device), bank[0])) / 2
         yield "order, both", name, order
         yield "knn, both", name, near
+
+
+def depth_columns(
+    detector: Tulip, sources: dict[str, Rows | Inputs]
+) -> Iterator[tuple[str, str, Tensor]]:
+    """How unusual images look to the inner stages."""
+    first = sources["test"]
+    assert isinstance(first, Tensor)
+    depth = Depth(detector.network)
+    depth.stages = find_inner(detector.network, first[:2])
+    needs = Needs(
+        detector._settings().with_(n_samples=0), measures=(InnerStatistics(depth.stages),)
+    )
+    perturbation, size = detector._make_perturbation(needs.settings), detector.engine.batch_size
+    state = None
+    for name, source in sources.items():  # what is learned from comes first
+        made = run_passes(perturbation, source, batch_size=size, needs=needs)
+        if state is None:
+            state = depth._learn(made)
+        else:
+            yield "depth", name, depth._score(state, made).to(detector.network.device)
 
 
 def fitted(
@@ -261,7 +290,7 @@ def fitted(
 
 
 def study(
-    task: Task, device: str, batch: int, methods: Sequence[str], *, columns_too: bool
+    task: Task, device: str, batch: int, methods: Sequence[str], columns_wanted: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     task.model.to(device).eval()
     found, about = fitted(task, batch, methods)
@@ -270,15 +299,22 @@ def study(
     half = len(rows) // 2
     held_out = rows.take(range(half, len(rows)))
     sources: dict[str, Rows | Inputs] = {"learned": rows.take(range(half)), "held out": held_out}
-    made = make_kinds(held_out, list(IMAGES), KIND, 0) if columns_too else {}
-    sources |= {f"kind {name}": part for name, part in made.items()}
+    made: dict[str, Rows] = {}
+    if columns_wanted != "none":
+        wanted = list(IMAGES) if columns_wanted == "all" else list(kinds_for("images"))
+        kinds = make_kinds(held_out, wanted, KIND, 0)
+        made |= {f"kind {name}": part for name, part in kinds.items()}
+        made |= make_kinds(held_out, list(MILD), KIND, 0)
+    sources |= made
     sources |= {"test": task.test[0], "shifted": task.shifted[0], **task.sets}
     columns: dict[str, dict[str, Tensor]] = {}
     with torch.no_grad():
-        if columns_too:
+        if columns_wanted != "none":
             mirrors = Auto(task.model, batch_size=batch).fit([task.val])._mirrors
             for column, name, values in chain(
-                by_hand(detector, sources), rule_columns(detector, sources, mirrors=mirrors)
+                by_hand(detector, sources) if columns_wanted == "all" else (),
+                rule_columns(detector, sources, mirrors=mirrors),
+                depth_columns(detector, sources),
             ):
                 columns.setdefault(column, {})[name] = values.double()
     arrays: dict[str, Any] = {}
@@ -299,7 +335,7 @@ def study(
     answers = {}
     with torch.no_grad():
         inside = {"held out": held_out, "test": task.test[0], "shifted": task.shifted[0]}
-        inside |= {f"kind {name}": part for name, part in made.items()}
+        inside |= made
         for name, source in inside.items():
             needs = Needs(detector._settings().with_(n_samples=0))
             base = run_passes(
@@ -308,7 +344,7 @@ def study(
             answers[name] = base.argmax(-1).cpu()
     assert held_out.labels is not None
     truth = {"held out": held_out.labels, "test": task.test[1], "shifted": task.shifted[1]}
-    truth |= {f"kind {n}": part.labels for n, part in made.items() if part.labels is not None}
+    truth |= {name: part.labels for name, part in made.items() if part.labels is not None}
     for name, labels in truth.items():
         arrays[f"right {name}"] = (answers[name] == labels.cpu()).numpy()
     header = {
@@ -329,15 +365,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--fitted-only", action="store_true", help="no scores by hand")
+    parser.add_argument(
+        "--columns", choices=["all", "rule", "none"], default="all", help="which scores by hand"
+    )
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     began = time.perf_counter()
     task = task_of(given.task, given.data, given.network, given.limit)
-    arrays, header = study(
-        task, given.device, given.batch, given.methods, columns_too=not given.fitted_only
-    )
+    arrays, header = study(task, given.device, given.batch, given.methods, given.columns)
     header["network"] = Path(given.network).stem
     np.savez_compressed(given.out, header=json.dumps(header), **arrays)
     took = time.perf_counter() - began

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 import tulip_ood
 from tulip_ood import Auto, Tulip
-from tulip_ood.detectors.evidence import weigh, weight_of
+from tulip_ood.detectors.evidence import Trial, weight_of
+from tulip_ood.detectors.pseudo import shifted_rows
 from tulip_ood.errors import InputError
 from tulip_ood.network.mirrored import Mirrored
+from tulip_ood.shifts.mild import MILD
 
 
 def network(last: nn.Module | None = None) -> nn.Sequential:
@@ -46,6 +48,7 @@ def test_the_score_is_the_formula(fitted: Auto, data: tuple[Tensor, Tensor]) -> 
         )
     )
     g, k, r = (fitted._weights[name] for name in ("tulip+scale", "knn", "ratio"))
+    assert set(fitted._bars.values()) == {1.0}  # vectors have no mildly changed copies
     expected = (
         order
         + k * neighbours / 2
@@ -145,6 +148,100 @@ def test_without_features_there_is_still_the_ratio(
     detector.save(tmp_path / "auto.tulip")
     again = tulip_ood.load(tmp_path / "auto.tulip", model)
     assert torch.equal(again.score(x), detector.score(x))
+
+
+def seeing() -> nn.Sequential:
+    """Two sizes of maps, one of them before the last."""
+    torch.manual_seed(0)
+    first = (nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU())
+    model = nn.Sequential(*first, nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    with torch.no_grad():
+        model[-1].weight.mul_(40)
+        model[-1].bias.sub_(model(smooth(200)).mean(0))
+    return model
+
+
+def smooth(n: int) -> Tensor:
+    coarse = torch.randn(n, 3, 4, 4, generator=torch.Generator().manual_seed(n))
+    return nn.functional.interpolate(coarse, size=(15, 15), mode="bilinear")
+
+
+def seen(n: int = 300) -> tuple[Tensor, Tensor]:
+    logits = seeing()(smooth(n)).detach()
+    drawn = torch.randn(n, 3, generator=torch.Generator().manual_seed(1))
+    return smooth(n), (logits + logits.std() / 2 * drawn).argmax(1)
+
+
+@pytest.fixture(scope="module")
+def looking() -> Auto:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Auto(seeing(), mirror=False).fit([seen()])
+
+
+def test_inner_stages_count_beyond_what_mild_changes_explain(looking: Auto) -> None:
+    engine, needs, state = looking.engine, looking._needs(), looking.fitted
+    odd = torch.cat([seen()[0][:40], 4 * seen()[0][:40]])
+    rows = engine.collect([(odd, torch.arange(80) % 3)], needs, seed=0, memory=1 << 30)
+    passes = engine.passes_of(rows, needs, seed=0)
+    column = {
+        name: (part._score(own, passes) - centre) / spread
+        for name, part, own, centre, spread in zip(
+            looking._part_names, looking.parts, state.parts, state.centres, state.spreads,
+            strict=True,
+        )
+    }  # fmt: skip
+    weights, bars = looking._weights, looking._bars
+    assert weights["depth"] == 2
+    assert min(bars.values()) >= 1
+    k = weights["knn"] * column["knn"]
+    expected = (
+        column["tulip"]
+        + k / 2
+        + (weights["tulip+scale"] * column["tulip+scale"] + k - bars["tulip+scale"]).clamp_min(0)
+        + weights["ratio"] * (column["ratio"] - bars["ratio"]).clamp_min(0)
+        + 2 * (column["depth"] - bars["depth"]).clamp_min(0)
+    )
+    torch.testing.assert_close(looking._score(state, passes), expected)
+    assert bool((column["depth"] > bars["depth"]).any())
+
+
+def test_bars_are_what_mildly_changed_copies_say(looking: Auto) -> None:
+    """Of those that are answered rightly, 2 % say more; nothing is asked of the others."""
+    rows = looking.engine.collect([seen()], looking._needs(), seed=0, memory=1 << 30)
+    depth = looking.parts[looking._part_names.index("depth")]
+    trial = Trial(looking.engine, rows, depth._needs(), {"depth": depth}, seed=0)
+    said = trial.of_mild_changes()["depth"]
+    bar = max(1.0, float(said.quantile(0.98)))
+    assert looking._bars["depth"] == pytest.approx(bar)
+    right = 0
+    for kind in MILD:
+        changed = shifted_rows(rows.take(range(128)), kind, 0)
+        answers = seeing()(torch.cat(list(changed.inputs))).argmax(1)
+        right += int((answers == changed.labels).sum())
+    assert len(said) == right
+
+
+def test_inner_stages_are_kept_in_a_file(looking: Auto, tmp_path: Path) -> None:
+    x, _ = seen()
+    looking.save(tmp_path / "auto.tulip")
+    again = tulip_ood.load(tmp_path / "auto.tulip", seeing())
+    assert isinstance(again, Auto)
+    assert (again._bars, again._weights) == (looking._bars, looking._weights)
+    assert torch.equal(again.score(4 * x), looking.score(4 * x))
+    assert "inner stages (1) count from" in str(again.report())
+    batches = torch.cat([looking.score(part) for part in x.split(7)])
+    torch.testing.assert_close(batches, looking.score(x))
+
+
+def test_inner_stages_are_left_out_where_there_are_none(data: tuple[Tensor, Tensor]) -> None:
+    model = Sides(symmetric=True)
+    for detector in (Auto(network()).fit([data]), Auto(model).fit([images(model)])):
+        assert "depth" not in detector._part_names
+        assert "inner stages" not in str(detector.report())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert Auto(seeing(), strength=0).fit([seen()])._needs_to_score().passes <= 12
 
 
 class Sides(nn.Module):
@@ -303,7 +400,8 @@ def test_neighbours_do_not_learn_from_what_they_are_judged_on(
 
     detector = Spy(network())
     rows = detector.engine.collect([data], detector._needs(), seed=0, memory=1 << 30)
-    weights, said = weigh(detector.engine, rows, detector._needs(), {"knn": detector}, seed=0)
+    trial = Trial(detector.engine, rows, detector._needs(), {"knn": detector}, seed=0)
+    weights, said = trial.weights()
     assert seen == [200]
     assert weights["knn"] == weight_of(said["knn"], said["entropy"])
 

@@ -3,15 +3,19 @@
 TULiP with the balanced λ and its calibrated strength J* orders the inputs, as it orders the
 network's own errors best; where the network answers mirror images alike, the entropy of the mirror
 image is averaged with it (T). Three more opinions come from the same passes: TULiP's GEN over
-shaped features (G), neighbours (K, of the mirror image too), and the ratio of noise to drift (R).
-Each counts as far as it finds pseudo-OOD (its weight w), and G and R only where they speak clearly
-against an input:
+shaped features (G), neighbours (K, of the mirror image too), and the ratio of noise to drift (R),
+each as far as it finds pseudo-OOD (its weight w). A fourth comes from one pass more: how unusual
+the input looks to the inner stages of the network (D). Beyond what shifts the order of all inputs,
+they count only where they speak clearly against an input (c), more clearly than against mildly
+changed validation images that are still answered rightly:
 
-    U = z(T) + strength · (½ w_K z(K) + max(0, w_G z(G) + w_K z(K) − 1) + w_R max(0, z(R) − 1))
+    U = z(T) + strength · (½ w_K z(K) + max(0, w_G z(G) + w_K z(K) − c_G)
+                           + w_R max(0, z(R) − c_R) + 2 max(0, z(D) − c_D))
 
 with every score centred and scaled on held-out validation data (z).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -21,14 +25,16 @@ from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import Sum, SumState, union
+from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.engine import PassCount
 from tulip_ood.detectors.envelope_fit import judge_passes
-from tulip_ood.detectors.evidence import Weights, weigh
+from tulip_ood.detectors.evidence import Trial, Weights
 from tulip_ood.detectors.ratio import Ratio
 from tulip_ood.detectors.recipes import recipe_named
 from tulip_ood.detectors.shaping import make_shaping
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError, ModelError
+from tulip_ood.network.inner import find_inner
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
@@ -36,25 +42,28 @@ from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import Scope
 from tulip_ood.numerics.given import number
+from tulip_ood.numerics.quantiles import quantiles
 from tulip_ood.numerics.tasks import Classification
 
 __all__ = ["Auto"]
 
-ORDER, SHAPED, NEIGHBOURS, RATIO = "tulip", "tulip+scale", "knn", "ratio"
-PARTS = (ORDER, SHAPED, NEIGHBOURS, RATIO)
+ORDER, SHAPED, NEIGHBOURS, RATIO, DEPTH = "tulip", "tulip+scale", "knn", "ratio", "depth"
+PARTS = (ORDER, SHAPED, NEIGHBOURS, RATIO, DEPTH)
 # TULiP over shaped features: constants that did well on every network of docs/research.md.
 SHAPING, SHAPED_BALANCE, SHAPED_J = "scale:85", 0.5, 2.0
 # Neighbours move the order of all inputs, the others only of those that they speak against: they
 # have to find pseudo-OOD nearly as well as entropy, or errors are ordered worse.
 NOTHING_BELOW = {NEIGHBOURS: 0.05}
-CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median
+CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median, at least
+EXPLAINED = {SHAPED: 0.9, RATIO: 0.9, DEPTH: 0.98}  # so many mildly changed images say no more
+DEEPLY = 2.0  # what mild changes do not explain counts double: few inputs that are ID get there
 LOOKED_AT = 128  # validation inputs, to see whether features can be shaped
 MAY_LOSE = 0.03  # of the accuracy on validation images, where they are mirrored
 MIRRORED = Mirrored()
 
 
 class Auto(Sum):
-    """TULiP, and what shaped features, neighbours and the ratio of noise to drift say beside it.
+    """TULiP, and what shaped features, neighbours, drift and inner stages say beside it.
 
     Args:
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
@@ -63,9 +72,9 @@ class Auto(Sum):
         scope: Which parameters are perturbed, as in `Tulip`.
         mirror: Look at the mirror image, too (one more pass), where inputs are images and the
             network is as good on mirrored validation images.
-        parts: Which of the four scores take part; "tulip" always does. Where a network's
-            penultimate features cannot be found, or the task is not classification, some are left
-            out, and the report says so.
+        parts: Which of the five scores take part; "tulip" always does. Where a network's
+            penultimate features or inner stages cannot be found, inputs are not images, or the
+            task is not classification, some are left out, and the report says so.
         settings: For each part, arguments of its own, by name.
         **common: As for every detector.
 
@@ -101,8 +110,8 @@ class Auto(Sum):
             raise InputError(f"strength must be finite and not negative, got {strength:g}")
         if ORDER not in parts or any(part not in PARTS for part in parts):
             raise InputError(
-                f"the parts of auto are {ORDER} (always), {SHAPED}, {NEIGHBOURS} and {RATIO}, got "
-                f"{', '.join(parts) or 'none'}"
+                f"the parts of auto are {ORDER} (always), {', '.join(PARTS[1:-1])} and {DEPTH}, "
+                f"got {', '.join(parts) or 'none'}"
             )
         task = model.task.name if isinstance(model, Network) else common.get("task")
         if task not in (None, Classification.name):
@@ -115,11 +124,14 @@ class Auto(Sum):
         self.name = type(self).name  # type: ignore[misc]
         self.strength, self.n_samples, self.mirror = strength, n_samples, mirror
         self._weights: Weights = {}
+        self._bars: dict[str, float] = {}  # what evidence has to exceed
         self._mirrors = False  # whether mirror images are looked at
 
     def _make_part(self, name: str, **settings: Any) -> Detector:
         if name == RATIO:
             return Ratio(**settings)
+        if name == DEPTH:
+            return Depth(**settings)
         if name == SHAPED:
             return Tulip(**{"score": "gen", "shaping": SHAPING, "j": SHAPED_J, **settings})
         return super()._make_part(name, **settings)
@@ -150,20 +162,57 @@ class Auto(Sum):
                 if name == SHAPED:
                     part._setting = replace(part._setting, balance=SHAPED_BALANCE)
         self._check_shaping(rows)
+        self._check_depth(rows, count)
         self._check_mirror(rows, count)
+        self._weights, self._bars = {}, {}
         others = {n: p for n, p in zip(self._part_names, self.parts, strict=True) if n != ORDER}
-        self._weights = {}
         if others and self.strength:
-            self._weights, self._facts["evidence"] = weigh(
-                self.engine,
-                rows,
-                self._needs(),
-                others,
-                seed=self.seed,
-                count=count,
-                says=self._says,
-                nothing_below=NOTHING_BELOW,
+            self._weigh(
+                Trial(
+                    self.engine,
+                    rows,
+                    self._needs(),
+                    others,
+                    seed=self.seed,
+                    count=count,
+                    says=self._says,
+                )
             )
+
+    def _weigh(self, trial: Trial) -> None:
+        """How much every part counts, and from where on."""
+        self._weights, said = trial.weights(NOTHING_BELOW)
+        mild = trial.of_mild_changes()
+        # Inner stages see mild changes before anything else: without a bar they are not heard.
+        if DEPTH in self._weights:
+            self._weights[DEPTH] = DEEPLY if mild else 0.0
+        self._bars = dict.fromkeys(EXPLAINED, CLEARLY)
+        for name, values in (self._against(mild) if mild else {}).items():
+            known = values[values.isfinite()]
+            bars = quantiles(known, (EXPLAINED[name],)) if len(known) else [math.inf]
+            self._bars[name] = max(CLEARLY, *bars)
+        self._facts["evidence"] = {**said, "bars": dict(self._bars)}
+
+    def _against(self, said: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What speaks against an input, from what the parts say on the scale of held-out data."""
+        found = {name: said[name] for name in (RATIO, DEPTH) if name in said}
+        both = [self._weights[n] * said[n] for n in (SHAPED, NEIGHBOURS) if n in said]
+        if both:
+            found[SHAPED] = torch.stack(both).sum(dim=0)
+        return found
+
+    def _check_depth(self, rows: Rows, count: PassCount) -> None:
+        """Inner stages are looked at where inputs are images and there are such stages."""
+        if DEPTH not in self._part_names:
+            return
+        depth, first = self.parts[self._part_names.index(DEPTH)], rows.inputs[0]
+        fits = self.strength and MIRRORED.fits(first)
+        stages = find_inner(self.network, first) if fits else ()
+        self._facts["inner stages"] = [stage.name for stage in stages]
+        if stages:
+            self._prepare_part(depth, rows, count)
+        else:
+            self._drop(DEPTH)
 
     def _check_mirror(self, rows: Rows, count: PassCount) -> None:
         """See whether the network is as good on mirrored validation images."""
@@ -199,12 +248,14 @@ class Auto(Sum):
             self._find("unshaped", f"{SHAPED} takes features as they are: {error}")
 
     def _leave_out(self, name: str, reason: str) -> None:
-        if name not in self._part_names:
-            return
+        if name in self._part_names:
+            self._drop(name)
+            self._find(f"without-{name}", f"{name} takes no part in the score: {reason}")
+
+    def _drop(self, name: str) -> None:
         at = self._part_names.index(name)
         self.parts = self.parts[:at] + self.parts[at + 1 :]
         self._part_names = self._part_names[:at] + self._part_names[at + 1 :]
-        self._find(f"without-{name}", f"{name} takes no part in the score: {reason}")
 
     def _take_passes(self, passes: Passes, tune: Any) -> None:
         raise InputError(
@@ -261,17 +312,14 @@ class Auto(Sum):
         said = {
             name: self._column(self._part_names.index(name), state, passes) for name in self._heard
         }
-        order = said.pop(ORDER)
-        nothing = torch.zeros_like(order)
-
-        def weighed(name: str) -> Tensor:
-            return self._weights[name] * said[name] if name in said else nothing
-
-        neighbours = weighed(NEIGHBOURS)
-        more = neighbours / 2 + (weighed(SHAPED) + neighbours - CLEARLY).clamp_min(0.0)
-        if RATIO in said:
-            more = more + self._weights[RATIO] * (said[RATIO] - CLEARLY).clamp_min(0.0)
-        return order + self.strength * more
+        total = said.pop(ORDER)
+        if NEIGHBOURS in said:
+            total = total + self.strength * self._weights[NEIGHBOURS] / 2 * said[NEIGHBOURS]
+        for name, against in self._against(said).items():
+            weight = 1.0 if name == SHAPED else self._weights[name]  # its parts are weighed already
+            beyond = (against - self._bars[name]).clamp_min(0.0)
+            total = total + self.strength * weight * beyond
+        return total
 
     def _probs(self, state: SumState, passes: Passes) -> Tensor:
         order = self._order
@@ -286,7 +334,15 @@ class Auto(Sum):
             f"{self.recipe}: TULiP's score" + (beside if heard else "; nothing else is heard"),
             f"ε = {order._setting.epsilon:g}, J = {order._state.j_score:.3g}"
             + (", mirror images looked at as well" if self._mirrors else ""),
+            *self._stage_line(),
         ]
+
+    def _stage_line(self) -> list[str]:
+        depth = next((part for part in self.parts if isinstance(part, Depth)), None)
+        if depth is None or DEPTH not in self._heard:
+            return []
+        names = ", ".join(stage.name for stage in depth.stages)
+        return [f"inner stages ({names}) count from {self._bars[DEPTH]:.3g} on"]
 
     # ---------------------------------------------------------------------- save
 
@@ -299,10 +355,14 @@ class Auto(Sum):
     def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Every part's state, what each is worth, and whether mirror images are looked at."""
         values, tensors = super().fitted_state()
-        return {**values, "weights": dict(self._weights), "mirrors": self._mirrors}, tensors
+        own = {"weights": dict(self._weights), "bars": dict(self._bars), "mirrors": self._mirrors}
+        return {**values, **own}, tensors
 
     def restore_state(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Take what `fitted_state` gave."""
         super().restore_state(values, tensors)
-        self._weights = {str(k): float(v) for k, v in values["weights"].items()}
+        self._weights, self._bars = (
+            {str(name): float(value) for name, value in values[what].items()}
+            for what in ("weights", "bars")
+        )
         self._mirrors = bool(values["mirrors"])

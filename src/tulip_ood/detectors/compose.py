@@ -22,7 +22,7 @@ from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.numerics.quantiles import quantiles
 
-__all__ = ["Sum", "SumState", "union"]
+__all__ = ["Sum", "SumState", "middle_of", "union"]
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Sum(Detector):
                 state, scores = cross_fit(passes, part._learn, says)
             else:
                 scores = says(state, passes).to(torch.float64)
-            low, middle, high = _middle_of(scores, part.name)
+            low, middle, high = middle_of(scores, part.name)
             learned.append(state)
             centres.append(middle)
             spreads.append(max((high - low) / 2, 1e-12))
@@ -235,8 +235,13 @@ class Sum(Detector):
         )
 
 
-def _middle_of(scores: Tensor, name: str) -> list[float]:
-    """q16, the median and q84; inputs without a score say nothing about the scale."""
+def middle_of(scores: Tensor, name: str) -> list[float]:
+    """q16, the median and q84; inputs without a score say nothing about the scale.
+
+    Example:
+        >>> middle_of(torch.linspace(0, 100, 101), "msp")
+        [16.0, 50.0, 84.0]
+    """
     known = scores[scores.isfinite()]
     if not len(known):
         raise InputError(f"{name} gives none of these inputs a finite score: leave it out")

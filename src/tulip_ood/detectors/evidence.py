@@ -1,23 +1,30 @@
-"""What a score is worth beside entropy, told from pseudo-OOD made from validation inputs."""
+"""What scores are worth as evidence against an input, told from changed validation inputs alone.
+
+Pseudo-OOD tells how much a score should count beside entropy; copies that are mildly changed and
+still answered rightly tell what it says of inputs that nothing is wrong with.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.compose import middle_of
 from tulip_ood.detectors.engine import Engine, PassCount
-from tulip_ood.detectors.pseudo import pseudo_sets
+from tulip_ood.detectors.pseudo import pseudo_sets, shifted_rows
 from tulip_ood.detectors.recipes import Budget
 from tulip_ood.errors import InputError
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.numerics.metrics import auroc
+from tulip_ood.shifts.kinds import main_tensor
+from tulip_ood.shifts.mild import MILD, can_be_mild
 
-__all__ = ["Weights", "weigh", "weight_of"]
+__all__ = ["Trial", "Weights", "weight_of"]
 
 Weights = dict[str, float]
 NOTHING_BELOW = 0.10  # of AUROC below entropy's: not listened to at all
@@ -38,76 +45,127 @@ def weight_of(found: float, by_entropy: float, nothing_below: float = NOTHING_BE
     return min(max(1.0 - (by_entropy - found) / nothing_below, 0.0), 1.0)
 
 
-def weigh(
-    engine: Engine,
-    rows: Rows,
-    needs: Needs,
-    scores: Mapping[str, Detector],
-    *,
-    seed: int,
-    count: PassCount | None = None,
-    says: Callable[[Detector, Any, Passes], Tensor] | None = None,
-    nothing_below: Mapping[str, float] | None = None,
-) -> tuple[Weights, dict[str, Any]]:
-    """How much each score should count, and the mean AUROCs that say so.
+class Trial:
+    """Scores that have learned from one half of the inputs, tried on the other and its copies.
 
-    Scores learn from one half of the inputs; kinds of pseudo-OOD are made from the other half, and
-    told apart from it. (A changed copy lies nearest to its own original: neighbours that had
-    learned from the original would look worse than they are.)
+    (A changed copy lies nearest to its own original: neighbours that had learned from the original
+    would look worse than they are.)
 
     Args:
         engine: Makes the passes.
         rows: Labelled validation inputs.
         needs: What the passes must hold.
         scores: Detectors that are ready to learn, by name.
-        seed: Decides what is random in the kinds.
+        seed: Decides what is random in the changes.
         count: Told of the passes that are made.
         says: What a detector says of passes, given what it has learned; its score by default.
-        nothing_below: For some of the scores, see `weight_of`.
-
-    Returns:
-        The weights, all 0 where no kind is left to judge by; and for the report the AUROCs.
 
     Example:
-        >>> import torch, tulip_ood
+        >>> import tulip_ood
         >>> from tulip_ood.detectors import GEN
         >>> _ = torch.manual_seed(0)
         >>> model, x = torch.nn.Linear(4, 3), torch.randn(200, 4)
         >>> detector, y = GEN(model), (model(x) + torch.randn(200, 3)).argmax(1)
         >>> engine, needs = detector.engine, detector._needs()
         >>> rows = engine.collect([(x, y)], needs, seed=0, memory=1 << 20)
-        >>> weights, said = weigh(engine, rows, needs, {"gen": detector}, seed=0)
+        >>> trial = Trial(engine, rows, needs, {"gen": detector}, seed=0)
+        >>> weights, said = trial.weights()
         >>> 0 <= weights["gen"] <= 1, sorted(said)
         (True, ['entropy', 'gen', 'kinds'])
     """
-    budget, half = Budget(), len(rows) // 2
-    samples = min(budget.samples, needs.settings.n_samples)
-    few = replace(needs, settings=needs.settings.with_(n_samples=samples))
-    judged, learned_from = rows.take(range(half)), rows.take(range(half, len(rows)))
 
-    progress = count.add if count is not None else None
+    def __init__(
+        self,
+        engine: Engine,
+        rows: Rows,
+        needs: Needs,
+        scores: Mapping[str, Detector],
+        *,
+        seed: int,
+        count: PassCount | None = None,
+        says: Callable[[Detector, Any, Passes], Tensor] | None = None,
+    ) -> None:
+        self._engine, self._scores, self._seed = engine, scores, seed
+        self._budget, half = Budget(), len(rows) // 2
+        samples = min(self._budget.samples, needs.settings.n_samples)
+        self._needs = replace(needs, settings=needs.settings.with_(n_samples=samples))
+        self._progress = count.add if count is not None else None
+        self._says = says or (lambda detector, state, passes: detector._score(state, passes))
+        self._judged = rows.take(range(half))
+        self._inside = self._some(self._judged)
+        learned = self._some(rows.take(range(half, len(rows))))
+        self._states = {name: score._learn(learned) for name, score in scores.items()}
 
-    def passes_of(part: Rows) -> Passes:
-        some = part.take(range(min(budget.id_inputs, len(part))))
-        made = engine.passes_of(some, few, seed=seed, progress=progress)
+    def _some(self, rows: Rows) -> Passes:
+        some = rows.take(range(min(self._budget.id_inputs, len(rows))))
+        return self._passes(some)
+
+    def _passes(self, rows: Rows) -> Passes:
+        made = self._engine.passes_of(rows, self._needs, seed=self._seed, progress=self._progress)
         return made.only_finite()
 
-    try:
-        kinds = pseudo_sets(engine, judged, few, seed=seed, progress=progress)
-    except InputError:
-        return dict.fromkeys(scores, 0.0), {"kinds": []}
-    inside, learned = passes_of(judged), passes_of(learned_from)
+    def _said(self, name: str, passes: Passes) -> Tensor:
+        return self._says(self._scores[name], self._states[name], passes)
 
-    def found(score: Callable[[Passes], Tensor]) -> float:
-        own = score(inside)
-        each = [auroc(own, score(outside)) for outside in kinds.values()]
-        return sum(each) / len(each)
+    # ------------------------------------------------------------------- pseudo-OOD
 
-    task = engine.network.task
-    said: dict[str, Any] = {"kinds": sorted(kinds)}
-    said["entropy"] = found(lambda passes: task.base_uncertainty(passes.base))
-    for name, detector in scores.items():
-        own = partial(says, detector) if says is not None else detector._score
-        said[name] = found(partial(own, detector._learn(learned)))
-    limits = dict.fromkeys(scores, NOTHING_BELOW) | dict(nothing_below or {})
-    return {n: weight_of(said[n], said["entropy"], limits[n]) for n in scores}, said
+    def weights(
+        self, nothing_below: Mapping[str, float] | None = None
+    ) -> tuple[Weights, dict[str, Any]]:
+        """How much each score should count, and the mean AUROCs that say so.
+
+        Args:
+            nothing_below: For some of the scores, see `weight_of`.
+
+        Returns:
+            The weights, all 0 where no kind is left to judge by; and for the report the AUROCs.
+        """
+        try:
+            kinds = pseudo_sets(
+                self._engine, self._judged, self._needs, seed=self._seed, progress=self._progress
+            )
+        except InputError:
+            return dict.fromkeys(self._scores, 0.0), {"kinds": []}
+
+        def found(score: Callable[[Passes], Tensor]) -> float:
+            own = score(self._inside)
+            each = [auroc(own, score(outside)) for outside in kinds.values()]
+            return sum(each) / len(each)
+
+        task = self._engine.network.task
+        said: dict[str, Any] = {"kinds": sorted(kinds)}
+        said["entropy"] = found(lambda passes: task.base_uncertainty(passes.base))
+        for name in self._scores:
+            said[name] = found(lambda passes, name=name: self._said(name, passes))  # type: ignore[misc]
+        limits = dict.fromkeys(self._scores, NOTHING_BELOW) | dict(nothing_below or {})
+        return {n: weight_of(said[n], said["entropy"], limits[n]) for n in self._scores}, said
+
+    # ----------------------------------------------------------------- mild changes
+
+    def of_mild_changes(self) -> dict[str, Tensor]:
+        """What every score says of mildly changed copies that are still answered rightly.
+
+        Centred and scaled on the held-out half; empty where inputs are not images, or no copy is
+        answered rightly.
+        """
+        first = self._judged.inputs[0]
+        place = main_tensor(first)
+        if not can_be_mild(first if place is None else first[place]):
+            return {}
+        some = self._judged.take(range(min(self._budget.kind_inputs, len(self._judged))))
+        made = [self._rightly_answered(shifted_rows(some, kind, self._seed)) for kind in MILD]
+        if not sum(map(len, made)):
+            return {}
+        found = {}
+        for name in self._scores:
+            low, middle, high = middle_of(self._said(name, self._inside), name)
+            said = torch.cat([self._said(name, passes) for passes in made if len(passes)])
+            found[name] = (said - middle) / max((high - low) / 2, 1e-12)
+        return found
+
+    def _rightly_answered(self, rows: Rows) -> Passes:
+        passes = self._passes(rows)
+        assert passes.labels is not None
+        task = self._engine.network.task
+        right = task.correct(passes.base, task.check_labels(passes.labels, passes.base)) > 0.5
+        return passes.take(right.nonzero().squeeze(1))

@@ -17,10 +17,9 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network, Output
 from tulip_ood.network.passes import Passes
+from tulip_ood.numerics.layout import colours_last
 
 __all__ = ["Mirrored"]
-
-_COLOURS = (1, 3, 4)  # grey, RGB, RGBA
 
 
 class Mirrored(Measure):
@@ -58,7 +57,7 @@ class Mirrored(Measure):
     def change(inputs: Inputs) -> Inputs:
         """The mirror images."""
         ((place, images),) = structures.tensors(inputs)
-        return structures.replace(inputs, place, images.flip(_width(images)))
+        return structures.replace(inputs, place, images.flip(-2 if colours_last(images) else -1))
 
     @staticmethod
     def of(out: Output) -> Tensor:
@@ -83,9 +82,3 @@ class Mirrored(Measure):
             key="",
             extras={},
         )
-
-
-def _width(images: Tensor) -> int:
-    """Which axis is the width: the last one, or the one before if colours come last."""
-    _, first, second, last = images.shape
-    return -2 if last in _COLOURS and min(first, second) > max(_COLOURS) else -1

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError
+from tulip_ood.numerics.layout import colours_last
 from tulip_ood.shifts.average import average
 from tulip_ood.shifts.bands import bands
 from tulip_ood.shifts.blur import blur
@@ -15,6 +16,7 @@ from tulip_ood.shifts.cut_together import cut_together
 from tulip_ood.shifts.dead_leaves import dead_leaves
 from tulip_ood.shifts.fractal import fractal
 from tulip_ood.shifts.grating import grating
+from tulip_ood.shifts.mild import MILD
 from tulip_ood.shifts.negative import negative
 from tulip_ood.shifts.noise import noise
 from tulip_ood.shifts.patches import patches
@@ -143,7 +145,7 @@ def shift(inputs: object, kind: str, *, seed: int, within: Range | None = None) 
 
     Args:
         inputs: A tensor, tuple or mapping, as the model takes it.
-        kind: A name from `IMAGES`, `VECTORS` or `TOKENS`.
+        kind: A name from `IMAGES`, `VECTORS` or `TOKENS`, or of a mild change (`MILD`).
         seed: The seed of what is random in the kind.
         within: The range of the validation data; by default that of these inputs.
 
@@ -181,7 +183,7 @@ def _shifted(x: Tensor, mask: Tensor | None, kind: str, seed: int, within: Range
     if kind in TOKENS:
         attended = torch.ones_like(x, dtype=torch.bool) if mask is None else mask.bool()
         return TOKENS[kind](x, attended, seed)
-    change = IMAGES.get(kind) or VECTORS.get(kind)
+    change = IMAGES.get(kind) or VECTORS.get(kind) or _mild(kind)
     if change is None:
         known = ", ".join([*IMAGES, *VECTORS, *TOKENS])
         raise InputError(f"unknown kind of pseudo-OOD {kind!r}; there are {known}")
@@ -190,3 +192,19 @@ def _shifted(x: Tensor, mask: Tensor | None, kind: str, seed: int, within: Range
     low, high = limits.low.to(wide.dtype), limits.high.to(wide.dtype)
     changed = torch.minimum(torch.maximum(change(wide, low, high, seed), low), high)
     return changed.to(x.dtype) if x.is_floating_point() else changed.round().to(x.dtype)
+
+
+def _mild(kind: str) -> NumberKind | None:
+    """A mild change, also of images whose colours come last."""
+    change = MILD.get(kind)
+    if change is None:
+        return None
+
+    def changed(x: Tensor, low: Tensor, high: Tensor, seed: int) -> Tensor:
+        if x.ndim != 4 or not colours_last(x):
+            return change(x, low, high, seed)
+        # Where colours come last a range holds one value a row: all colours have the same.
+        one = (low.amin(), high.amax())
+        return change(x.movedim(-1, 1), *one, seed).movedim(1, -1)
+
+    return changed

@@ -1,0 +1,124 @@
+"""What the inner stages of a network see of an input: the mean and deviation of every channel.
+
+Early stages know colours, edges and textures, which the last one has forgotten in favour of the
+classes. An input whose statistics no validation input has is of another kind, whatever the network
+answers.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tulip_ood.network.inputs import Inputs, take
+from tulip_ood.network.measures import Measure
+from tulip_ood.network.network import Network
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.scope import _blocks
+from tulip_ood.network.stages import _convolves, find_stages, look_at
+
+__all__ = ["InnerStatistics", "Stage", "find_inner"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One inner stage.
+
+    Attributes:
+        name: The part of the network whose output is looked at.
+        channels: Which axis of it holds the channels: 1 for maps, −1 for tokens.
+        width: How many channels there are.
+
+    Example:
+        >>> Stage("layer1", 1, 64).width
+        64
+    """
+
+    name: str
+    channels: int
+    width: int
+
+    def statistics(self, out: Any) -> Tensor | None:
+        """[N, 2 · width]: mean and deviation over all positions; None for what is no map."""
+        if not isinstance(out, Tensor) or out.ndim < 3:
+            return None
+        last = out.movedim(self.channels, -1).flatten(1, -2).to(torch.float32)
+        return torch.cat([last.mean(dim=1), last.std(dim=1, correction=0)], dim=1)
+
+
+def find_inner(network: Network, inputs: Inputs) -> tuple[Stage, ...]:
+    """The stages before the last one, or the blocks at a quarter, a half and three quarters.
+
+    Networks without several stages of maps have blocks: convolutions, or a transformer's, whose
+    tokens hold their channels last. Empty where there is nothing to look at.
+
+    Args:
+        network: The network.
+        inputs: A few inputs; the first is run once.
+
+    Example:
+        >>> from tulip_ood.models.resnet import ResNet18Small
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> network = Network(ResNet18Small(10), make_task("classification"))
+        >>> [(stage.name, stage.width) for stage in find_inner(network, torch.zeros(2, 3, 32, 32))]
+        [('layer1', 64), ('layer2', 128), ('layer3', 256)]
+    """
+    axes = dict.fromkeys(find_stages(network, inputs)[:-1], 1)
+    if not axes:
+        parts = {name: network.module.get_submodule(name) for name in _quarters(network, inputs)}
+        axes = {name: 1 if _convolves(part) else -1 for name, part in parts.items()}
+
+    def shape(out: Any) -> tuple[int, ...] | None:
+        fits = isinstance(out, Tensor) and out.ndim >= 3 and out.is_floating_point()
+        return tuple(out.shape) if fits else None
+
+    found = look_at(network, take(inputs, slice(0, 1)), dict.fromkeys(axes, shape))
+    return tuple(
+        Stage(name, axis, sizes[axis])
+        for name, axis in axes.items()
+        if (sizes := found.get(name)) is not None
+    )
+
+
+def _quarters(network: Network, inputs: Inputs) -> tuple[str, ...]:
+    calls = network.probe(inputs).calls
+    blocks = [name for group in _blocks(network.module, calls).values() for name in group]
+    blocks.sort(key=lambda name: calls.spans[name][1])
+    at = sorted({len(blocks) * quarter // 4 - 1 for quarter in (1, 2, 3)})
+    return tuple(blocks[i] for i in at if 0 <= i < len(blocks) - 1)
+
+
+class InnerStatistics(Measure):
+    """The statistics of some inner stages side by side, [N, Σ 2 · width]: one pass more.
+
+    Args:
+        stages: Which.
+
+    Example:
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> conv = torch.nn.Conv2d(1, 2, 3)
+        >>> model = torch.nn.Sequential(conv, torch.nn.Flatten(), torch.nn.Linear(72, 3))
+        >>> network = Network(model, make_task("classification"))
+        >>> InnerStatistics((Stage("0", 1, 2),))(network, torch.rand(5, 1, 8, 8)).shape
+        torch.Size([5, 4])
+    """
+
+    def __init__(self, stages: tuple[Stage, ...]) -> None:
+        self.stages = stages
+
+    @property
+    def key(self) -> str:
+        """All that it depends on."""
+        return "inner:" + ",".join(f"{s.name}@{s.channels}" for s in self.stages)
+
+    def __call__(self, network: Network, inputs: Inputs) -> Tensor:
+        """[N, Σ 2 · width]."""
+        found = look_at(network, inputs, {stage.name: stage.statistics for stage in self.stages})
+        rows = [found.get(stage.name) for stage in self.stages]
+        return torch.cat([row for row in rows if row is not None], dim=1)
+
+    def of(self, passes: Passes) -> list[Tensor]:
+        """The statistics of each stage, from a record that holds this measure."""
+        widths = [2 * stage.width for stage in self.stages]
+        return list(passes.extras[self.key].split(widths, dim=1))

@@ -1,0 +1,104 @@
+"""What inner stages see: which they are, and their statistics."""
+
+import torch
+from torch import Tensor, nn
+
+from tulip_ood.models.resnet import ResNet18Small
+from tulip_ood.network.inner import InnerStatistics, Stage, find_inner
+from tulip_ood.network.network import Network
+from tulip_ood.network.running import Needs, run_passes
+from tulip_ood.numerics.tasks import make_task
+
+
+def as_network(model: nn.Module) -> Network:
+    return Network(model.eval(), make_task("classification"))
+
+
+def test_statistics_are_those_of_the_stages() -> None:
+    torch.manual_seed(0)
+    model, x = ResNet18Small(10).eval(), torch.randn(5, 3, 32, 32)
+    network = as_network(model)
+    stages = find_inner(network, x)
+    assert [stage.name for stage in stages] == ["layer1", "layer2", "layer3"]
+    made = InnerStatistics(stages)(network, x)
+    assert made.shape == (5, 2 * (64 + 128 + 256))
+    with torch.no_grad():
+        maps = model.layer1(torch.relu(model.bn1(model.conv1(x))))
+    torch.testing.assert_close(made[:, :64], maps.mean(dim=(2, 3)))
+    torch.testing.assert_close(made[:, 64:128], maps.std(dim=(2, 3), correction=0))
+
+
+class Blocks(nn.Module):
+    """Tokens through blocks, as in a ViT."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, stride=4)
+        layers = [nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(depth)]
+        self.blocks, self.head = nn.ModuleList(layers), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            tokens = block(tokens)
+        return self.head(tokens.mean(dim=1))
+
+
+def test_a_transformer_is_looked_at_at_its_quarters() -> None:
+    found = find_inner(as_network(Blocks(8)), torch.randn(2, 3, 16, 16))
+    assert found == tuple(Stage(f"blocks.{i}", -1, 16) for i in (1, 3, 5))
+
+
+def test_tokens_hold_their_channels_last() -> None:
+    x = torch.randn(3, 5, 4)
+    made = Stage("blocks.0", -1, 4).statistics(x)
+    assert made is not None
+    torch.testing.assert_close(made, torch.cat([x.mean(1), x.std(1, correction=0)], dim=1))
+
+
+class Row(nn.Module):
+    """Layers beside each other, and a classifier of several, as in VGG."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1) for i in range(8)]
+        self.features = nn.Sequential(*(part for conv in layers for part in (conv, nn.ReLU())))
+        self.classifier = nn.Sequential(nn.Linear(512, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x).flatten(1))
+
+
+def test_convolutions_in_one_row() -> None:
+    found = find_inner(as_network(Row()), torch.randn(2, 3, 8, 8))
+    assert len(found) == 3
+    assert all((stage.channels, stage.width) == (1, 8) for stage in found)
+
+
+def test_nothing_to_look_at() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 9), nn.ReLU(), nn.Linear(9, 3))
+    assert find_inner(as_network(model), torch.randn(2, 3, 4, 4)) == ()
+
+
+def test_an_input_alone_and_among_others() -> None:
+    torch.manual_seed(0)
+    network, x = as_network(ResNet18Small(10)), torch.randn(6, 3, 16, 16)
+    measure = InnerStatistics(find_inner(network, x))
+    alone = torch.cat([measure(network, one) for one in x.split(1)])
+    torch.testing.assert_close(alone, measure(network, x))
+
+
+def test_a_record_holds_them_by_stage() -> None:
+    from tulip_ood import Tulip
+
+    torch.manual_seed(0)
+    detector, x = Tulip(ResNet18Small(10)), torch.randn(4, 3, 16, 16)
+    measure = InnerStatistics(find_inner(detector.network, x))
+    settings = detector._settings().with_(n_samples=0)
+    needs = Needs(settings, measures=(measure,))
+    made = run_passes(detector._make_perturbation(settings), x, batch_size=3, needs=needs)
+    first, second, third = measure.of(made)
+    assert (first.shape[1], second.shape[1], third.shape[1]) == (128, 256, 512)
+    torch.testing.assert_close(
+        torch.cat([first, second, third], dim=1), measure(detector.network, x)
+    )
