@@ -103,19 +103,20 @@ evidence-bench: ## The CIFAR tables (DATA=root NETWORKS="a b c" NAME=cifar10 OUT
 evidence-auto: $(VENV)/.dev ## Ways to combine scores, on finished benchmarks (CIFAR10=folder CIFAR100=folder)
 	$(VENV)/bin/python benchmarks/auto/combine.py "cifar10=$(CIFAR10)" "cifar100=$(CIFAR100)"
 
-evidence-auto-tasks: $(VENV)/.dev ## Auto and its rivals on eight tasks (STUDIES=folder of study.py's files)
+evidence-auto-tasks: $(VENV)/.dev ## Auto and its rivals on nine tasks (STUDIES=folder of study.py's files)
 	cd $(STUDIES) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/judge.py \
 		cifar10=c10_0.npz,c10_1.npz,c10_2.npz,o10.npz cifar100=c100_0.npz,c100_1.npz,c100_2.npz,o100.npz \
 		digits=digits_0.npz,digits_1.npz,digits_2.npz vit=vit_0.npz,vit_1.npz,vit_2.npz \
 		imagenet=lite0.npz,lite1.npz,lite2.npz leaves=leaves_0.npz,leaves_1.npz,leaves_2.npz \
-		signs=signs_0.npz,signs_1.npz,signs_2.npz --left-out scenes=scenes_0.npz,scenes_1.npz,scenes_2.npz
+		signs=signs_0.npz,signs_1.npz,signs_2.npz scenes=scenes_0.npz,scenes_1.npz,scenes_2.npz \
+		--left-out birds=birds_0.npz,birds_1.npz,birds_2.npz
 	$(VENV)/bin/python benchmarks/auto/draw.py
 
 evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (STUDIES=folder of study.py's files)
 	cd $(STUDIES) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/parts.py \
-		cifar10=c10_0.npz,c10_1.npz,c10_2.npz,o10.npz cifar100=c100_0.npz,c100_1.npz,c100_2.npz,o100.npz \
-		digits=digits_0.npz,digits_1.npz,digits_2.npz vit=vit_0.npz,vit_1.npz imagenet=lite0.npz \
-		leaves=leaves_0.npz,leaves_1.npz --classes cifar100=100 imagenet=1000 leaves=29
+		cifar10=r_c10_1.npz cifar100=r_c100_1.npz digits=r_digits_0.npz,r_digits_1.npz,r_digits_2.npz \
+		vit=r_vit_0.npz,r_vit_1.npz imagenet=r_lite1.npz leaves=r_leaves_0.npz \
+		--classes cifar100=100 imagenet=1000 leaves=29
 
 evidence-imagenet: $(VENV)/.dev ## The runner on 50,000 images as large as ImageNet's (4 GB in /tmp meanwhile)
 	$(VENV)/bin/python benchmarks/imagenet/run.py

@@ -14,7 +14,8 @@ TASKS = {
     "imagenet": "ImageNet-1K",
     "leaves": "leaves",
     "signs": "signs (left out first)",
-    "scenes": "scenes (left out)",
+    "scenes": "scenes (left out then)",
+    "birds": "birds (left out)",
 }
 # The parts were never looked at on the tasks that were left out.
 BY_HAND = ("cifar10", "cifar100", "digits", "vit", "imagenet", "leaves")
