@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from tulip_ood.data.batches import Unreadable
     from tulip_ood.data.preprocess import Preprocess
     from tulip_ood.data.source import Source
 
@@ -229,23 +230,28 @@ class _Loader:
         self._source, self._preprocess = source, preprocess
         self._role, self._bad, self._labelled = role, bad, labelled
         self._workers = workers
+        from tulip_ood.data.vanished import there
+
+        self._folders = there(source.folders())
 
     def __iter__(self) -> "Iterator[Tensor | tuple[Tensor, Tensor]]":
         import numpy as np
         import torch
 
         from tulip_ood.data.batches import batches
+        from tulip_ood.data.vanished import check_there
 
-        lost = 0
+        errors: list[Unreadable] = []
         for batch in batches(
             self._source, self._preprocess, batch_size=BATCH, workers=self._workers
         ):
-            lost += len(batch.errors)
+            errors.extend(batch.errors)
             if batch.inputs is None:
                 continue
             if self._labelled:
                 yield batch.inputs, torch.as_tensor(np.asarray(batch.labels))
             else:
                 yield batch.inputs
-        if lost:
-            self._bad[self._role] = lost
+        if errors:
+            check_there(self._folders, errors[0].path, errors[0].reason)
+            self._bad[self._role] = len(errors)

@@ -82,7 +82,9 @@ def fit(
     import torch
 
     from tulip_ood.data.batches import batches
+    from tulip_ood.data.vanished import check_there, there
 
+    folders = there(source.folders())
     errors: list[Unreadable] = []
     with make_progress() as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", TulipWarning)  # the report shows them all
@@ -96,6 +98,8 @@ def fit(
                 errors.extend(batch.errors)
                 if batch.inputs is not None:
                     yield batch.inputs, torch.as_tensor(np.asarray(batch.labels))
+            if errors:  # a fit on what was read before would go unnoticed
+                check_there(folders, errors[0].path, errors[0].reason)
             bar.update(fitting, visible=True)
 
         loader = labelled()
