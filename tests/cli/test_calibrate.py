@@ -139,7 +139,7 @@ def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> N
         (["--false-alarm", "0.1", "--max-error", "0.1"], "either"),
         (["--confidence", "0.9"], "belongs to --max-error"),
         (["--device", "magic"], "device 'magic' cannot be used"),
-        (["--data", "labels-missing.txt"], "1 of 152 inputs .* have no label"),
+        (["--data", "labels-missing.txt"], "--data: 1 of 152 inputs .* have no label"),
         (["--mean", "a,b"], "takes numbers"),
         (["--mean", "0.1,0.2"], "three numbers"),
         (["--resize", "4"], "does not fit"),

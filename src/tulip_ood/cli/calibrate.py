@@ -127,7 +127,7 @@ def calibrate(
         known = loaded.classes or (None if old is None else old.classes)
         numbered = folder_classes(data, given=named, known=known)
         source = open_sources(data, classes=numbered, root=root)
-        check_labels(source)
+        check_labels(source, "--data")
         ood = None if not tune else open_sources(tune, classes=(), root=root)
         preprocess = options.choose_preprocess(
             loaded.preprocess or (None if old is None else old.preprocess),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
+_TO_JUDGE = "they tell the network's errors, by which methods are judged, too (AURC)"
 _OODS = "OOD inputs, as NAME=SRC or SRC; may be given several times"
 
 
@@ -109,8 +110,9 @@ def compare(
         }
         if train:
             sources["train"] = open_sources(train, classes=names, root=root)
-        for source in sources.values():
-            check_labels(source)
+        for role, source in sources.items():
+            why = (_TO_JUDGE,) if role == "id_test" else ()
+            check_labels(source, f"--{role.replace('_', '-')}", *why)
         named, groups = _named(ood or [], near or [], far or [])
         outside = {
             name: open_sources([place], classes=(), root=root) for name, place in named.items()
