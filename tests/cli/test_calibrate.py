@@ -146,6 +146,10 @@ def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> N
         (["--classes", "gone.txt"], "gone.txt cannot be read"),
         (["--json", "gone/x.json"], "--json: there is no folder gone"),
         (["--out", "val"], "is a folder"),
+        (["--out", "tulip_tiny.py"], "tulip_tiny.py is there already, and is no detector file"),
+        (["--out", "/dev/null"], "--out: /dev/null is a device or a pipe; name a file"),
+        (["--json", "/dev/stdout"], "--json: /dev/stdout is a device or a pipe; name a file"),
+        (["--root", "gone"], "there is no folder gone, in which paths of lists begin"),
         (["--like", "gone.safetensors"], "no detector file"),
     ],
 )
