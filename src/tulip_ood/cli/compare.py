@@ -201,6 +201,8 @@ def _named(
             name, equals, path = place.partition("=")
             if not equals or Path(place).exists():
                 name, path = Path(place).stem, place
+            if not name or not path:
+                raise UsageError(f"OOD inputs are named as NAME=SRC or SRC, got {place!r}")
             if name in named:
                 raise UsageError(f"two OOD sets are called {name}: name them, as --ood NAME=SRC")
             named[name] = path
