@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tulip_ood.errors import DataError
 from tulip_ood.serving.judging import Judge, Judged
 from tulip_ood.serving.monitoring import read_streams
 from tulip_ood.serving.score_log import ScoreLog
@@ -99,3 +100,11 @@ def test_a_pipe_is_no_file_to_look_for(judge: Judge) -> None:
     log.close()
     with os.fdopen(read) as lines:
         assert lines.read() == '{"score": 1.0}\n'
+
+
+def test_a_program_is_no_log_to_append_to(tmp_path: Path) -> None:
+    program = tmp_path / "net.py"
+    program.write_text("import torch\n")
+    with pytest.raises(DataError, match="is there already, and is no log: name another file"):
+        ScoreLog(program)
+    assert program.read_text() == "import torch\n"

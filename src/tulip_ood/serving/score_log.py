@@ -40,7 +40,11 @@ class ScoreLog:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.abspath(path)
         try:
+            if os.path.isfile(path) and not _may_be_ours(self._path):
+                raise DataError(f"{path} is there already, and is no log: name another file")
             self._file = self._open()
+        except DataError:
+            raise
         except OSError as error:
             raise DataError(f"the log {path} cannot be written: {error.strerror}") from error
         self._lock = threading.Lock()
@@ -128,6 +132,12 @@ def _first_line(judge: Judge, role: str) -> dict[str, Any]:
     line = {"event": "detector", "time": time.time(), "model": judge.version}
     line |= {"detector": role, "method": judge.detector.name}
     return line | {"calibration": judge.detector.calibration.scores.tolist()}
+
+
+def _may_be_ours(path: str) -> bool:
+    """Whether nothing stands there yet, or lines of JSON do."""
+    with open(path, "rb") as file:
+        return file.read(1) in (b"", b"{")
 
 
 def _text(lines: Iterable[dict[str, Any]]) -> str:
