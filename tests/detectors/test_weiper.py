@@ -152,7 +152,8 @@ def test_perturbed_heads_come_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     """The numbers of all at once, a few repeats at a time; held only where they are few."""
     generator = torch.Generator().manual_seed(0)
     head = Head(torch.randn(7, 5, generator=generator), torch.randn(7, generator=generator))
-    (whole,) = PerturbedHeads(repeats=9, distance=1.8, seed=3).blocks(head)
+    how: dict[str, Any] = {"repeats": 9, "distance": 1.8, "seed": 3}
+    (whole,) = PerturbedHeads(**how, memory=1 << 20).blocks(head)
     noise = random.normal((9, 7, 5), seed=3, name="weiper").double()
     weight = head.weight.double()
     moved = nn.functional.normalize(noise, dim=-1) * 1.8 * weight.norm(dim=1, keepdim=True)
@@ -160,8 +161,7 @@ def test_perturbed_heads_come_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(perturbed_heads, "_AT_ONCE", 80)  # two repeats
     monkeypatch.setattr(blocks, "_NUMBERS", 15)  # three classes
     for held in (0, 1 << 20):
-        monkeypatch.setattr(perturbed_heads, "_HELD", held)
-        some = PerturbedHeads(repeats=9, distance=1.8, seed=3)
+        some = PerturbedHeads(**how, memory=held)
         found = list(some.blocks(head))
         assert [len(block.bias) for block in found] == [14, 14, 14, 14, 7]
         assert torch.equal(torch.cat([block.weight for block in found]), whole.weight)
@@ -184,10 +184,11 @@ def test_weiper_in_blocks_is_weiper(images: Any, monkeypatch: pytest.MonkeyPatch
     outputs, d = images.model[-1].weight.shape
     monkeypatch.setattr(Head, "logits", logits)
     monkeypatch.setattr(perturbed_heads, "_AT_ONCE", 2 * outputs * d)
-    monkeypatch.setattr(perturbed_heads, "_HELD", 0)
     monkeypatch.setattr(weiper, "_READ", 5 * d)
     monkeypatch.setattr(blocks, "_NUMBERS", 4 * outputs)
-    found = WeiPer(images.model, repeats=11).fit(images.loader()).score(images.ood)
+    detector = WeiPer(images.model, repeats=11)
+    monkeypatch.setattr(detector.perturbed_heads, "_memory", 0)
+    found = detector.fit(images.loader()).score(images.ood)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     assert max(seen) <= max(2 * outputs * d, 4 * outputs)
 

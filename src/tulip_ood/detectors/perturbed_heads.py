@@ -12,29 +12,31 @@ from tulip_ood.numerics.blocks import row_blocks
 
 __all__ = ["PerturbedHeads"]
 
+_BYTES = 8  # of a float64
 _AT_ONCE = 1 << 24  # weights of one block, if it has more than one repeat: 128 MB of float64
-_HELD = 1 << 28  # weights that are held between calls: 2 GB
 
 
 class PerturbedHeads:
     """r copies of a last layer, in each of which every class is moved in a random direction.
 
-    Up to 2 GB of them are held: drawing them takes longer than scoring a batch. More are drawn
-    again with every call, a layer at a time.
+    They are held between calls if they fit: drawing them takes longer than scoring a batch. Else
+    they are drawn again with every call, a layer at a time.
 
     Args:
         repeats: r.
         distance: δ, how far a class is moved, as a share of the length of its weights.
         seed: Of the directions.
+        memory: Bytes that may be held.
 
     Example:
-        >>> heads = PerturbedHeads(repeats=3, distance=0.1, seed=0)
+        >>> heads = PerturbedHeads(repeats=3, distance=0.1, seed=0, memory=1 << 20)
         >>> [len(block.bias) for block in heads.blocks(Head(torch.eye(2), torch.zeros(2)))]
         [6]
     """
 
-    def __init__(self, *, repeats: int, distance: float, seed: int) -> None:
+    def __init__(self, *, repeats: int, distance: float, seed: int, memory: int) -> None:
         self._repeats, self._distance, self._seed = repeats, distance, seed
+        self._memory = memory
         self._held: tuple[Head, list[Head]] | None = None
 
     def blocks(self, head: Head) -> Iterator[Head]:
@@ -47,7 +49,7 @@ class PerturbedHeads:
         if held is not None and all(map(torch.equal, held[0], head)):
             return iter(held[1])
         drawn = self._draw(head)
-        if self._repeats * head.weight.numel() > _HELD:
+        if _BYTES * self._repeats * head.weight.numel() > self._memory:
             return drawn
         kept = list(drawn)
         self._held = (head, kept)

@@ -93,7 +93,8 @@ class WeiPer(Detector):
     """KL divergences of an input's activations and perturbed logits to the ID densities.
 
     Score: KL(features) + λ₁ · KL(perturbed logits) − λ₂ · mean MSP of the perturbed predictions,
-    both divergences symmetric.
+    both divergences symmetric. The r perturbed layers are held if `fit_memory` is enough (at 21,000
+    classes it is not), else drawn again whenever something is scored.
 
     Args:
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
@@ -150,7 +151,9 @@ class WeiPer(Detector):
         self.lambda_1, self.lambda_2 = lambda_1, lambda_2
         self.smoothing, self.smoothing_perturbed = smoothing, smoothing_perturbed
         self.distance, self.repeats, self.n_bins = distance, repeats, n_bins
-        self.perturbed_heads = PerturbedHeads(repeats=repeats, distance=distance, seed=self.seed)
+        self.perturbed_heads = PerturbedHeads(
+            repeats=repeats, distance=distance, seed=self.seed, memory=self.fit_memory
+        )
 
     def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The constructor's arguments, for a detector file."""
