@@ -9,18 +9,16 @@ what this script would write.
 import re
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean
 from typing import Any
-
-import pyarrow.parquet as pq
-
-from tulip_ood.benchmark.published import FITTED_ON_TRAINING_DATA, known_for
-from tulip_ood.detectors.registry import METHODS as REGISTRY
 
 sys.path.insert(0, str(Path(__file__).parent))
 from auto_tables import AUTO_TABLES
+from bench_tables import BENCH_TABLES
+from cluster_tables import CLUSTER_TABLES
+from figure_tables import FIGURE_TABLES
 from reading import read, table
 from speed_tables import SPEED_TABLES
 
@@ -103,175 +101,6 @@ def cifar() -> str:
     return table(head, [row(name) for name in names])
 
 
-# Names in the documents for what `tulip bench` calls by its settings.
-LABELS = {
-    "tulip": "**tulip**",
-    "tulip[recipe=balanced]": "tulip, `balanced`",
-    "tulip[lam=0,recipe=balanced]": "tulip, `balanced`, λ = 0",
-    "tulip-norm[recipe=balanced]": "tulip, `balanced`, D := ‖f(z)‖",
-    "tulip[recipe=paper]": "tulip, `paper`",
-    "tulip[recipe=paper,tune=ood]": "tulip, `paper`, J_scaling searched on TIN",
-}
-Numbers = dict[str, dict[str, float]]  # by method and network
-
-
-@cache
-def results(name: str) -> list[dict[str, Any]]:
-    """The rows of a benchmark's results."""
-    rows: list[dict[str, Any]] = pq.read_table(
-        HERE / "results" / name / "results.parquet"
-    ).to_pylist()
-    return rows
-
-
-def numbers(name: str, track: str, metric: str, group: str, ood_set: str | None) -> Numbers:
-    found: Numbers = {}
-    for row in results(name):
-        where = (row["track"], row["metric"], row["group"], row["ood_set"])
-        if where == (track, metric, group, ood_set):
-            found.setdefault(row["method"], {})[row["network"]] = row["value"]
-    most = max(map(len, found.values()))
-    return {method: values for method, values in found.items() if len(values) == most}
-
-
-def spread(values: dict[str, float], factor: float = 100, digits: int = 2) -> str:
-    own = [factor * value for value in values.values()]
-    if len(own) == 1:
-        return f"{own[0]:.{digits}f}"
-    return f"{mean(own):.{digits}f} ± {pstdev(own):.{digits}f}"
-
-
-def bench(name: str, track: str) -> str:
-    """All methods of one track, mean and deviation over networks, the best near AUROC first."""
-    near, far = (numbers(name, track, "auroc", group, None) for group in ("near", "far"))
-    flagged = numbers(name, track, "id_flagged_at_95_ood", "near", None)
-    aurc = numbers(name, track, "aurc", "id", "")
-    id_set = results(name)[0]["id_set"]
-    rows = []
-    for method in sorted(near, key=lambda m: -mean(near[m].values())):
-        known = known_for(id_set, method)
-        if known is not None and (
-            not known.same or (track == "val" and method in FITTED_ON_TRAINING_DATA)
-        ):
-            known = None  # published for another recipe, or on the other track
-        gap, shown = "", ""
-        if known is not None:
-            shown = f"{known.numbers['near']:.2f} / {known.numbers['far']:.2f}"
-            gap = f"{100 * mean(near[method].values()) - known.numbers['near']:+.2f}"
-        rows.append(
-            [
-                LABELS.get(method, method),
-                spread(near[method]),
-                spread(far[method]),
-                spread(flagged[method], digits=1),
-                spread(aurc[method], 1000),
-                shown,
-                gap,
-            ]
-        )
-    head = ["method", "near AUROC", "far AUROC", "near FPR@95 ↓", "AURC ×10³ ↓", "published", "gap"]
-    return table(head, rows)
-
-
-def networks() -> str:
-    """The trained networks."""
-    rows = [
-        [n["network"], n["best_epoch"], f"{100 * n['accuracy']:.2f}"]
-        for n in read("training/result.json")["networks"]
-    ]
-    return table(["network", "best of 100 epochs", "test accuracy, %"], rows)
-
-
-def imagenet() -> str:
-    """The runner on images as large as ImageNet's."""
-    names = {
-        "small": "a very small network",
-        "waiting": "one that leaves the CPU free (sleeps)",
-        "resnet18": "ResNet-18 on the CPU",
-    }
-    rows = []
-    for key, found in read("imagenet/result.json")["networks"].items():
-        seconds = found["seconds"]
-        rows.append(
-            [
-                names[key],
-                f"{found['images']:,}",
-                f"{found['images_per_s']:.1f}",
-                f"{100 * found['reading_share']:.0f} %",
-                f"{100 * found['decode_share_of_cpu']:.0f} %",
-                f"{100 * seconds['both'] / min(seconds['reading'], seconds['passes']):.0f} %",
-                f"{found['rss_mb']['peak']:,} MB",
-            ]
-        )
-    head = ["network", "images", "images/s", "time reading", "CPU decoding", "overlap", "peak"]
-    return table(head, rows)
-
-
-STEPS = (
-    "ent",
-    "noise",
-    "tulip[lam=0,recipe=balanced]",
-    "tulip-norm[recipe=balanced]",
-    "tulip[recipe=balanced]",
-    "tulip",
-    "tulip+react",
-    "tulip+scale",
-    "tulip&knn",
-    "auto",
-    "tulip[recipe=paper]",
-    "tulip[recipe=paper,tune=ood]",
-)
-
-
-def steps() -> str:
-    """What each step brings, on both ID sets."""
-    names = ("cifar10", "cifar100")
-    cells: dict[str, list[str]] = {method: [] for method in STEPS}
-    for name in names:
-        near, far = (numbers(name, "val", "auroc", group, None) for group in ("near", "far"))
-        aurc = numbers(name, "val", "aurc", "id", "")
-        for method in STEPS:
-            if method not in near:
-                cells[method] += ["", ""]
-                continue
-            pair = " / ".join(f"{100 * mean(part[method].values()):.2f}" for part in (near, far))
-            cells[method] += [pair, f"{1000 * mean(aurc[method].values()):.2f}"]
-    head = ["near / far AUROC", "CIFAR-10", "AURC ↓", "CIFAR-100", "AURC ↓"]
-    return table(head, [[LABELS.get(method, method), *cells[method]] for method in STEPS])
-
-
-CHOICES = (
-    "msp",
-    "ent",
-    "gen",
-    "ebo",
-    "scale",
-    "knn",
-    "tulip[recipe=balanced]",
-    "tulip",
-    "tulip+scale",
-    "tulip&knn",
-    "auto",
-)
-
-
-def choosing() -> str:
-    """What a user may choose between: passes for an input, and how good on both ID sets."""
-    cells: dict[str, list[str]] = {
-        # The second part of a sum looks at the base pass of the first.
-        method: [str(REGISTRY[re.split(r"[\[+&]", method)[0]].passes)]
-        for method in CHOICES
-    }
-    for name in ("cifar10", "cifar100"):
-        near, far = (numbers(name, "val", "auroc", group, None) for group in ("near", "far"))
-        aurc = numbers(name, "val", "aurc", "id", "")
-        for method in CHOICES:
-            pair = " / ".join(f"{100 * mean(part[method].values()):.1f}" for part in (near, far))
-            cells[method] += [pair, f"{1000 * mean(aurc[method].values()):.1f}"]
-    head = ["method", "passes", "CIFAR-10 near / far", "AURC ↓", "CIFAR-100 near / far", "AURC ↓"]
-    return table(head, [[LABELS.get(method, method), *cells[method]] for method in CHOICES])
-
-
 def imports() -> str:
     """What importing costs beyond PyTorch."""
     found = read("imports/result.json")
@@ -279,17 +108,6 @@ def imports() -> str:
         [f"`{name}`", f"{times['cpu']:.2f} s"] for name, times in found["beyond torch, s"].items()
     ]
     return table(["imported", "beyond `import torch`"], rows)
-
-
-def shift() -> str:
-    """Right answers refused on shifted ID images."""
-    methods = ("msp", "ent", "ebo", "scale", "knn", "gram", "ensemble", "noise", "tulip")
-    right = numbers("cifar10", "val", "correct_refused", "shifted", "cifar10c")
-    inside = numbers("cifar10", "val", "false_alarms", "id", "")
-    rows = [
-        [LABELS.get(m, m), spread(inside[m], digits=1), spread(right[m], digits=1)] for m in methods
-    ]
-    return table(["method", "ID test refused, %", "right and refused, %"], rows)
 
 
 def parity() -> str:
@@ -358,133 +176,6 @@ def examples() -> str:
     return table(["example", "in %, mean (lowest–highest) of five seeds", "CPU seconds"], rows)
 
 
-def says(name: str) -> str:
-    """What a figure says, as the command printed it, and the command."""
-    found = read("figures/result.json")[name]
-    return "\n".join([*(f"- {line}" for line in found["says"]), f"- `{found['command']}`"])
-
-
-def adds() -> str:
-    """What each part of TULiP is worth: differences to the whole, in points."""
-    names = {
-        "ent": "entropy",
-        "noise-input": "input noise, as many passes",
-        "noise": "noise averaging alone",
-        "tulip[lam=0,recipe=balanced]": "λ = 0",
-        "tulip-norm[recipe=balanced]": "D := ‖f(z)‖",
-        "tulip": "self-tuned",
-    }
-    found = pq.read_table(HERE / "figures" / "what-the-bound-adds.parquet").to_pylist()
-    by = {(r["method"], r["source"], r["id_set"], r["group"]): r for r in found}
-
-    def cell(*key: str) -> str:
-        row = by.get(key)
-        if row is None:
-            return ""
-        return (
-            f"{100 * row['difference']:+.2f} ({100 * row['low']:+.2f} to {100 * row['high']:+.2f})"
-        )
-
-    places = [(id_set, group) for id_set in ("cifar10", "cifar100") for group in ("near", "far")]
-    rows = [
-        [f"{words}, {source}", *(cell(method, source, *place) for place in places)]
-        for method, words in names.items()
-        for source in ("benchmark", "at hand")
-        if any((method, source, *place) in by for place in places)
-    ]
-    head = ["less TULiP (`balanced`)", *(f"{SETS[i]} {group}" for i, group in places)]
-    return table(head, rows)
-
-
-SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
-FIGURES = (
-    "bound-regression",
-    "bound-classification",
-    "closeness",
-    "lambda-sweep",
-    "bound-histogram",
-    "msp-shift",
-    "enhancement",
-    "ablation",
-    "timing",
-    "table-1",
-    "table-2",
-    "balanced-lambda",
-    "self-tuning",
-)
-
-
-def cluster_faults() -> str:
-    """What died in the middle of a job on Ray, and what became of the table."""
-    found = read("cluster/faults.json")
-    killed = found["job"]["kept_rows_when_killed"]
-    when = " and ".join(f"{rows:,}" for rows in killed)
-    words = {
-        "undisturbed": "nothing (against the local engine)",
-        "workers": f"{found['workers']['killed']} times a worker, one after another",
-        "node": "one of two nodes, with its workers",
-        "job": f"the whole job, {len(killed)} times (with {when} rows done)",
-    }
-    rows = []
-    for name, what in words.items():
-        row = found[name]
-        once = f"{row['rows']:,}, {'each once' if row['every_row_once'] else 'NOT each once'}"
-        apart = f"{row['largest_difference_of_the_range']:.0e}".replace("0e+00", "0")
-        rows.append([what, once, apart, f"{row['seconds']:.0f}"])
-    return table(["what was killed", "rows", "scores apart, of their range", "seconds"], rows)
-
-
-def cluster_bad() -> str:
-    """What becomes of files that are not what they seem."""
-    told = read("cluster/bad_input.json")["kinds"]["told"]
-    return table(["file", "row"], [[f"`{name}`", what] for name, what in sorted(told.items())])
-
-
-def cluster_plan() -> str:
-    """A billion images."""
-    head = ["network", "GPUs", "images/s", "hours", "decoding cores", "Gbit/s", "dollars"]
-    keys = ("gpus", "images_per_s", "hours", "decoding_cores", "gbit_per_s_read", "dollars")
-    rows = [
-        [row["network"], *(f"{row[key]:,.{int(key == 'hours')}f}" for key in keys)]
-        for row in read("cluster/plan.json")["networks"]
-    ]
-    return table(head, rows)
-
-
-def cluster_breaks() -> str:
-    """Where each thing ends that there is only one of."""
-    plan = read("cluster/plan.json")
-    ends, storage = plan["breaks"], plan["storage"]
-    rows = [
-        [
-            "reading over one machine's network (10 Gbit/s)",
-            f"{ends['images_per_s_that_one_machine_can_read']:,} images/s",
-            "several machines with a few GPUs each, near the images",
-        ],
-        [
-            "the driver's list of paths (64 GB of memory)",
-            f"{ends['paths_that_fit_the_driver'] / 1e6:,.0f} million files",
-            "parquet: of it the driver knows row counts alone",
-        ],
-        [
-            "a million parts in one folder",
-            f"{ends['hours_to_check_the_table']:.1f} h to check them, and again after a kill",
-            "`--part-rows 4096`: a quarter of them",
-        ],
-        [
-            "one driver that hands out paths and puts parts in place",
-            f"{ends['images_per_s_that_the_driver_can_hand_out']:,.0f} images/s",
-            "not reached; else several jobs, each with its share of the lake",
-        ],
-        [
-            "storage",
-            f"{storage['images_tb']:,} TB of images, {storage['table_gb']:,} GB of table",
-            f"{storage['dollars_a_month']:,} dollars a month, nearly all for the images",
-        ],
-    ]
-    return table(["what", "where it ends", "what then"], rows)
-
-
 def architectures() -> str:
     """Which networks fitting, the scopes and the export were run on."""
     rows = []
@@ -502,32 +193,20 @@ def architectures() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    **{f"says-{name}": partial(says, name) for name in FIGURES},
-    "adds": adds,
     "demo": demo,
     "cifar": cifar,
     "scope": scope,
-    "cifar10-val": lambda: bench("cifar10", "val"),
-    "cifar10-train": lambda: bench("cifar10", "train"),
-    "cifar10-dropout": lambda: bench("cifar10-dropout", "val"),
-    "cifar100-val": lambda: bench("cifar100", "val"),
-    "networks": networks,
-    "imagenet": imagenet,
-    "steps": steps,
-    "shift": shift,
-    "choosing": choosing,
     "imports": imports,
     "parity": parity,
     "serving": serving,
     "examples": examples,
-    **AUTO_TABLES,
-    **SPEED_TABLES,
     **{f"example-{name}": partial(example, name) for name in EXAMPLES},
-    "cluster-faults": cluster_faults,
-    "cluster-bad": cluster_bad,
-    "cluster-plan": cluster_plan,
-    "cluster-breaks": cluster_breaks,
     "architectures": architectures,
+    **AUTO_TABLES,
+    **BENCH_TABLES,
+    **CLUSTER_TABLES,
+    **FIGURE_TABLES,
+    **SPEED_TABLES,
 }
 
 

@@ -323,6 +323,14 @@ def test_inputs_that_were_fitted_on_are_no_test(vectors: Any) -> None:
     assert "look at this" not in str(clean)
 
 
+def test_inputs_that_are_both_id_and_ood_are_no_test(vectors: Any) -> None:
+    mixed = torch.cat([vectors.test[0][:30], vectors.ood, vectors.val[0][:5]])
+    given = {**data(vectors), "ood": {"mixed": [mixed], "far": [vectors.ood]}, "groups": {}}
+    found = tulip_ood.compare(vectors.model, **given, methods=["msp"])
+    assert found.inside == found.to_dict()["inside"] == {"mixed": 35}
+    assert "35 of the 335 inputs of the OOD set mixed are ID inputs as well" in str(found)
+
+
 def test_what_was_dropped_counts_in_the_threshold(vectors: Any) -> None:
     x, y = vectors.val
     bad = x.clone()

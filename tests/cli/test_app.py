@@ -1,6 +1,7 @@
 """The commands together: help, exit codes, one line an error."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,6 +37,18 @@ def test_help_and_version_work(tulip: Tulip) -> None:
         assert "--batch-size" in text
         assert ">>>" not in text  # doctests are not help
     assert tulip("--version").stdout.strip() == f"tulip-ood {__version__}"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_terminal_without_our_letters_costs_a_letter_and_not_the_command(encoding: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tulip_ood", "methods"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "160"},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert b"?" in ran.stdout
+    assert b"tulip" in ran.stdout
 
 
 def test_the_command_modules_do_not_import_torch() -> None:

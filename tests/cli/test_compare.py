@@ -34,6 +34,11 @@ def test_wrong_use_is_said_in_one_line(tulip: Tulip) -> None:
         (["--ood", "ood", "--near", "ood"], "two OOD sets"),
         (["--ood", "ood", "--methods", "nonsense"], "unknown method"),
         (["--ood", "nowhere"], "nowhere"),
+        (["--ood", "a="], "as NAME=SRC or SRC, got 'a='"),
+        (["--ood", "=ood"], "as NAME=SRC or SRC, got '=ood'"),
+        (["--ood", "ood", "--id-test", "ood"], "--id-test: 30 of 90 inputs of test, ood have no"),
+        (["--ood", "ood", "--id-test", "ood"], "errors, by which methods are judged"),
+        (["--ood", "ood", "--train", "ood"], "fitting needs the label of every input. Use class"),
     ):
         result = tulip(*ARGUMENTS, *PREPARED, *more)
         assert result.exit_code == 2, result.output

@@ -34,6 +34,7 @@ def test_a_factory_in_the_current_folder(tulip: Tulip) -> None:
     [
         ("tulip_gone:make", "no module 'tulip_gone'"),
         ("tulip_tiny:gone", "has no 'gone'"),
+        ("./models/tulip_tiny.py:make", "named as it is imported, models.tulip_tiny:make"),
         ("tulip_tiny:nothing", r"returned a int; expected a torch\.nn\.Module"),
         ("tulip_tiny:broken", "ValueError: no weights here"),
         ("tulip_tiny:ready", "expected a function without arguments"),

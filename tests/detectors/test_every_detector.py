@@ -118,6 +118,19 @@ def test_the_score_is_one_float64_number_an_input(detector: Detector, world: Wor
     assert float(scores.std()) > 0
 
 
+def test_no_inputs_get_no_answers(detector: Detector, world: World) -> None:
+    """A filter before us may leave nothing; inputs of another kind are refused all the same."""
+    one, none = detector.predict(world.test[0][:1]), detector.predict(world.test[0][:0])
+    for name in ("score", "p_value", "accepted", "label", "probs"):
+        whole, empty = getattr(one, name), getattr(none, name)
+        assert empty.shape == (0, *whole.shape[1:])
+        assert empty.dtype == whole.dtype
+    assert list(none.reason) == []
+    assert detector.score(world.test[0][:0]).shape == (0,)
+    with pytest.raises(InputError, match="fitted on inputs of shape"):
+        detector.score(world.test[0][:0, 0])
+
+
 @pytest.mark.parametrize("narrow", [False, True], ids=["float64", "float32"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_batch_does_not_matter(
@@ -299,8 +312,8 @@ def test_what_cannot_be_fitted_or_scored_is_refused(name: str, world: World) -> 
         with pytest.raises(TulipError):
             detector.fit(loader)
     detector.fit([(x, y)])
-    with pytest.raises(InputError):
-        detector.score(x[:0])
+    with pytest.raises(InputError, match="fitted on inputs of shape"):
+        detector.score(x[:3, 0])
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "auto" and "tulip" not in n])

@@ -56,6 +56,33 @@ def test_probabilities_are_no_logits(task: str, end: Any, undo: Any) -> None:
     assert "probabilities" not in codes(model.net)
 
 
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_log_probabilities_have_lost_the_size_of_logits(vectors: Any) -> None:
+    """Energy is then 0 for every input; methods that look at differences alone lose nothing."""
+    ended = nn.Sequential(*vectors.model, nn.LogSoftmax(dim=-1))
+    for method, settings, lost in (
+        ("ebo", {}, True),
+        ("mls", {}, True),
+        ("nnguide", {}, True),
+        ("ebo&knn", {}, True),
+        ("noise", {"score": "ebo"}, True),
+        ("msp", {}, False),
+        ("gen", {}, False),
+        ("odin", {}, False),
+        ("tempscale", {}, False),
+        ("knn", {}, False),
+        ("noise", {"score": "ent"}, False),
+    ):
+        for model, found in ((ended, lost), (vectors.model, False)):
+            detector = tulip_ood.detectors.make(method, model, **settings).fit(vectors.loader())
+            texts = {f.code: f.text for f in detector.report().findings}
+            assert ("log-probabilities" in texts) == found, method
+            assert "probabilities" not in texts
+            assert ("the network's last log_softmax" in str(detector.report())) == found
+    energy = tulip_ood.detectors.make("ebo", ended).fit(vectors.loader())
+    assert float(energy.score(vectors.ood).abs().max()) < 1e-6
+
+
 def test_an_ordinary_fit_finds_nothing(vectors: Any) -> None:
     detector = tulip_ood.Tulip(vectors.model).fit(vectors.loader(), recipe="balanced")
     assert detector.report().findings == ()

@@ -1,5 +1,4 @@
-"""TULiP's nearest kin against literal, loop-only second implementations: temperature, Laplace,
-WeiPer."""
+"""TULiP's nearest kin against literal, loop-only second implementations: temperature, Laplace."""
 
 import math
 from pathlib import Path
@@ -11,34 +10,18 @@ import torch
 from torch import nn
 
 import tulip_ood
-from tulip_ood.detectors import laplace, tempscale, weiper
+from tulip_ood.detectors import laplace, tempscale
 from tulip_ood.detectors.laplace import LastLayerLaplace
 from tulip_ood.detectors.registry import METHODS, Method
 from tulip_ood.detectors.tempscale import TemperatureScaling
 from tulip_ood.detectors.weiper import WeiPer
 from tulip_ood.errors import InputError, ModelError, NotFittedError
-from tulip_ood.network.features import Head
 from tulip_ood.network.passes import Passes
-from tulip_ood.numerics import random
+
+from .literal_kin import features_and_logits, record, softmax
 
 pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 KINDS = [TemperatureScaling, LastLayerLaplace, WeiPer]
-
-
-def record(detector: Any, x: torch.Tensor, y: torch.Tensor | None = None) -> Passes:
-    """What the detector itself sees of inputs, so that the network's rounding is no difference."""
-    labels = torch.zeros(len(x), dtype=torch.int64) if y is None else y
-    (passes,) = detector.engine.stream([(x, labels)], detector._needs())
-    return passes  # type: ignore[no-any-return]
-
-
-def features_and_logits(passes: Passes) -> tuple[np.ndarray, np.ndarray]:
-    return passes.need_features().double().numpy(), passes.base.double().numpy()
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    e = np.exp(z - z.max())
-    return e / e.sum()
 
 
 # ------------------------------------------------------------------ for all of them
@@ -260,145 +243,3 @@ def test_a_last_layer_of_zeros_needs_a_prior(vectors: Any) -> None:
         parameter.data.zero_()
     with pytest.raises(ModelError, match="prior_precision="):
         LastLayerLaplace(model).fit(vectors.loader())
-
-
-# ---------------------------------------------------------------------------- weiper
-
-
-def literal_density(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
-    edges = [low + i * (high - low) / bins for i in range(bins + 1)]
-    shares = np.zeros(bins)
-    for value in values:
-        for i in range(bins):
-            last = i == bins - 1 and value == high
-            if edges[i] <= value < edges[i + 1] or last:
-                shares[i] += 1 / len(values)
-    return shares
-
-
-def literal_divergence(mean: np.ndarray, shares: np.ndarray, smoothing: int, floor: float) -> float:
-    bins = len(mean)
-    q = np.zeros(bins)
-    for i in range(bins):
-        for j in range(i - (smoothing - 1) // 2, i - (smoothing - 1) // 2 + smoothing):
-            q[i] += shares[min(max(j, 0), bins - 1)] / smoothing
-    p, q = mean + floor, q + floor
-    p, q = p / p.sum(), q / q.sum()
-    there = sum(p[i] * math.log(p[i] / q[i]) for i in range(bins))
-    back = sum(q[i] * math.log(q[i] / p[i]) for i in range(bins))
-    return there + back
-
-
-def test_weiper_is_its_formula_written_out(images: Any) -> None:
-    bins, r, lambda_1, lambda_2, s1, s2 = 20, 3, 1.5, 0.4, 3, 4
-    detector = WeiPer(
-        images.model,
-        lambda_1=lambda_1,
-        lambda_2=lambda_2,
-        smoothing=s1,
-        smoothing_perturbed=s2,
-        distance=0.9,
-        repeats=r,
-        n_bins=bins,
-    ).fit(images.loader())
-    known_passes, asked = record(detector, *images.val), record(detector, images.ood[:8])
-    head = images.model[-1]
-    weight, bias = head.weight.detach().double().numpy(), head.bias.detach().double().numpy()
-    perturbed = []
-    for noise in random.normal((r, *weight.shape), seed=0, name="weiper").double().numpy():
-        rows = []
-        for w, v in zip(weight, noise, strict=True):
-            rows.append(w + 0.9 * np.linalg.norm(w) * v / np.linalg.norm(v))
-        perturbed.append(np.stack(rows))
-
-    def views(passes: Passes) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        features, _ = features_and_logits(passes)
-        return list(features), [np.stack([w @ h + bias for w in perturbed]) for h in features]
-
-    known, known_logits = views(known_passes)
-    ranges = [
-        (min(v.min() for v in found), max(v.max() for v in found))
-        for found in (known, known_logits)
-    ]
-    means = []
-    for (low, high), found in zip(ranges, (known, known_logits), strict=True):
-        pooled = np.stack([v.flatten() for v in found]).flatten()
-        means.append(np.histogram(pooled, bins=bins, range=(low, high))[0] / len(pooled))
-    expected = []
-    for h, z in zip(*views(asked), strict=True):
-        own = literal_density(h, *ranges[0], bins)
-        own_logits = literal_density(z.flatten(), *ranges[1], bins)
-        sure = sum(softmax(row).max() for row in z) / r
-        expected.append(
-            literal_divergence(means[0], own, s1, 0.01)
-            + lambda_1 * literal_divergence(means[1], own_logits, s2, 0.025)
-            - lambda_2 * sure
-        )
-    found = detector._score(detector._learn(known_passes), asked)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("held", [1 << 22, 100])
-def test_the_streaming_histogram_is_the_histogram(
-    held: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weiper, "_HELD", held)
-    values = torch.randn(5000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    values[:2000] = 0.0  # as after a ReLU
-    values = values.abs() * torch.linspace(0.001, 40, 5000)  # the range grows as they come
-    expected = np.histogram(values.numpy(), bins=60)[0] / 5000
-    found = []
-    for size, order in ((50, values), (64, values.flip(0)), (5000, values)):
-        histogram = weiper._Histogram()
-        for part in order.split(size):
-            histogram.add(part)
-        found.append(histogram.density(60))
-        np.testing.assert_allclose(found[-1].mass, expected, atol=2e-4 if held == 100 else 1e-12)
-    assert all(torch.equal(one.mass, found[0].mass) for one in found)
-    assert (found[0].low, found[0].high) == (0.0, float(values.max()))
-
-
-@pytest.mark.parametrize("held", [1 << 22, 5])
-@pytest.mark.parametrize("first", [0.0, 1e9, -1e-9])
-def test_a_histogram_that_starts_with_one_value(
-    first: float, held: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weiper, "_HELD", held)
-    histogram = weiper._Histogram()
-    histogram.add(torch.full((10,), first, dtype=torch.float64))
-    with pytest.raises(InputError, match="all values are"):
-        histogram.density(4)
-    histogram.add(torch.tensor([first + 1e12], dtype=torch.float64))
-    assert histogram.density(4).mass.tolist() == pytest.approx([10 / 11, 0, 0, 1 / 11])
-
-
-def test_values_beyond_the_known_range_count_in_no_bin() -> None:
-    density = weiper.Density(0.0, 1.0, torch.ones(2) / 2)
-    shares = density.shares(torch.tensor([[-0.1, 0.0, 0.5, 1.0, 1.1, math.nan]]))
-    assert shares.tolist() == [[1 / 6, 2 / 6]]
-
-
-def test_the_noise_keeps_its_share_of_every_class(images: Any) -> None:
-    detector = WeiPer(images.model, distance=1.8, repeats=5)
-    head = images.model[-1]
-    heads = detector.perturbed_heads(Head(head.weight.detach(), head.bias.detach()))
-    moved = heads.weight.unflatten(0, (5, -1)) - head.weight.detach().double()
-    share = moved.norm(dim=-1) / head.weight.detach().double().norm(dim=-1)
-    assert float((share - 1.8).abs().max()) < 1e-9
-    assert torch.equal(heads.bias, head.bias.detach().double().repeat(5))
-    other = WeiPer(images.model, distance=1.8, repeats=5, seed=1)
-    assert not torch.equal(heads.weight, other.perturbed_heads(heads).weight[: len(heads.weight)])
-
-
-@pytest.mark.parametrize(
-    "bad", [{"distance": 0.0}, {"repeats": 0}, {"n_bins": 1}, {"smoothing": 0}]
-)
-def test_numbers_that_cannot_work_are_refused(bad: dict[str, Any], vectors: Any) -> None:
-    with pytest.raises(InputError, match="weiper needs"):
-        WeiPer(vectors.model, **bad)
-
-
-def test_parameters_are_chosen_and_kept(images: Any) -> None:
-    detector = WeiPer(images.model, repeats=5).fit(images.loader(), tune=[images.ood])
-    assert detector._facts["tried"] == 32
-    assert all(detector.parameters[name] in tried for name, tried in WeiPer.search.items())

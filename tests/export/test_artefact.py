@@ -100,6 +100,22 @@ def test_other_methods(method: str, images: Any, tmp_path: Path) -> None:
     close(tulip_ood.export.load(tmp_path / "gate.onnx")(images.ood), detector, images.ood)
 
 
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+def test_no_inputs_get_no_answers(kind: str, images: Any, tmp_path: Path) -> None:
+    """As from the detector; onnxruntime itself fails on an empty batch."""
+    detector = tulip_ood.Tulip(images.model, n_samples=2, j=1.0)
+    detector.fit(images.loader(), recipe="balanced")
+    tulip_ood.export(detector, tmp_path / f"gate.{kind}")
+    artefact = tulip_ood.export.load(tmp_path / f"gate.{kind}", trust=True)
+    one, none = artefact(images.ood[:1]), artefact(images.ood[:0])
+    assert one.keys() == none.keys()
+    for name, whole in one.items():
+        assert none[name].shape == (0, *whole.shape[1:])
+        assert none[name].dtype == whole.dtype
+    with pytest.raises(InputError, match="must be float32"):
+        artefact(torch.zeros(0, 7))
+
+
 def test_without_a_drift_pass(images: Any, tmp_path: Path) -> None:
     detector = tulip_ood.Tulip(images.model, n_samples=2, drift="norm")
     detector.fit(images.loader(), recipe="balanced")

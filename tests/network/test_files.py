@@ -76,3 +76,13 @@ def test_a_full_disk_is_told_with_the_file_that_did_not_fit(tmp_path: Path) -> N
 def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"there is no file .*absent\.safetensors"):
         Passes.load(tmp_path / "absent.safetensors")
+
+
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """Renaming to /dev/null would succeed, for one who may do that."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="it is a device or a pipe. Name a file"):
+        appear(pipe, lambda path: path.write_text("x"))
+    assert pipe.is_fifo()
+    assert os.listdir(tmp_path) == ["pipe"]

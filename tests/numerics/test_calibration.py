@@ -205,17 +205,66 @@ def test_positions_without_a_label_do_not_count() -> None:
 def test_blocks_of_rows_do_not_change_the_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
     base, noisy, stretch, labels = classes(1, confidence=2.0)
     whole = mean_log_likelihood(Classification(), base, noisy, stretch, labels)
-    monkeypatch.setattr(blocks, "_NUMBERS", 100)
+    once = calibrate_j(Classification(), base, noisy, stretch, labels)
+    monkeypatch.setattr(blocks, "_CACHED", 100)
     pieces = mean_log_likelihood(Classification(), base, noisy, stretch, labels)
     assert pieces == pytest.approx(whole, rel=1e-13)
+    assert calibrate_j(Classification(), base, noisy, stretch, labels).j == pytest.approx(once.j)
+
+
+def test_the_search_reads_logits_as_little_as_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks; the grid at once; what is not stretched, once. The same J* all the same."""
+    base, noisy, stretch, labels = classes(3, confidence=3.0, n=60)
+    stretch[::2] = 0.0
+    noisy[0, 8] = torch.nan  # no likelihood, at no J
+    seen: list[tuple[int, ...]] = []
+
+    class Counting(Classification):
+        def log_likelihood(
+            self, samples: Tensor, labels: Tensor, noise_var: Tensor | None = None
+        ) -> Tensor:
+            seen.append(tuple(samples.shape))
+            return super().log_likelihood(samples, labels, noise_var)
+
+    monkeypatch.setattr(blocks, "_CACHED", 8 * noisy[:, :1].numel())
+    found = calibrate_j(Counting(), base, noisy, stretch, labels)
+    asked = sum(rows for _, rows, _ in seen)
+    assert max(rows for _, rows, _ in seen) <= 8
+    assert asked % 30 == 0
+    assert asked // 30 < 34 + 3 * 22 + 12  # J = 0, the grid, three hills, and a longer grid
+    kept = torch.arange(60) != 8
+    whole = [part[kept] for part in (base, stretch, labels)]
+    values = [plain_likelihood(whole[0], noisy[:, kept], *whole[1:], j) for j in FINE]
+    assert found.log_likelihood >= max(values) - 1e-10
+    at_best = plain_likelihood(whole[0], noisy[:, kept], *whole[1:], found.j)
+    assert found.log_likelihood == pytest.approx(at_best, abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 50.0, 1e4])
+def test_log_probabilities_are_those_of_log_softmax(size: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = size * torch.randn(4, 30, 1000, generator=generator, dtype=torch.float64)
+    logits[:, 0, 5:] = -math.inf
+    labels = torch.randint(1000, (30,), generator=generator)
+    found = Classification().log_likelihood(logits, labels)
+    picked = logits.log_softmax(-1)[:, torch.arange(30), labels]
+    expected = picked.logsumexp(0) - math.log(4)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+    assert (expected[0] == -math.inf) == (int(labels[0]) >= 5)
 
 
 @PROPERTY
 @given(st.integers(0, 100), st.integers(0, 1 << 23))
 def test_row_blocks_cover_every_row_once_within_bounds(n: int, row_size: int) -> None:
-    found = list(blocks.row_blocks(n, row_size))
-    assert [i for part in found for i in range(part.start, part.stop)] == list(range(n))
-    assert all((p.stop - p.start) * row_size <= max(blocks._NUMBERS, row_size) for p in found)
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    for found, most in (
+        (blocks.row_blocks(n, row_size), blocks._NUMBERS),
+        (blocks.cached_blocks(n, row_size, cpu), blocks._CACHED),
+        (blocks.cached_blocks(n, row_size, gpu), blocks._NUMBERS),
+    ):
+        parts = list(found)
+        assert [i for part in parts for i in range(part.start, part.stop)] == list(range(n))
+        assert all((p.stop - p.start) * row_size <= max(most, row_size) for p in parts)
 
 
 # ------------------------------------------------------------------------------- regression

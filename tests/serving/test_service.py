@@ -100,6 +100,9 @@ def test_health_pages_and_what_is_not_there(client: Client) -> None:
         assert client.ask("GET", path).status == 404
     wrong = client.ask("GET", "/v1/score")
     assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+    for reply in (client.ask("GET", "/" + "a" * 9000), client.ask("POST", "/" + "a" * 9000)):
+        assert reply.status in (404, 405)
+        assert len(reply.body) < 400  # not all of it again
     assert client.ask("DELETE", "/v1/model").headers["allow"] == "GET, HEAD"
 
 

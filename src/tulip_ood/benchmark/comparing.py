@@ -43,6 +43,7 @@ class Compared:
         n_train: Training inputs.
         repeated: ID test inputs that were also fitted on.
         tuned_on: OOD test inputs that parameters were also chosen on, for each set that has any.
+        inside: OOD test inputs that are ID inputs as well, for each set that has any.
         seen: Validation inputs that the loader gave; more than `n_val` if memory was short.
         detectors: The fitted detectors of the validation track.
         train_detectors: Those of the train track.
@@ -68,6 +69,7 @@ class Compared:
     n_train: int
     repeated: int
     tuned_on: dict[str, int]
+    inside: dict[str, int]
     seen: int
     detectors: dict[str, Detector]
     train_detectors: dict[str, Detector]
@@ -85,6 +87,7 @@ class Compared:
             "n_train": self.n_train,
             "repeated": self.repeated,
             "tuned_on": self.tuned_on,
+            "inside": self.inside,
             "skipped": self.skipped,
             "task": self.task,
             "yardstick": self.yardstick,
@@ -202,6 +205,7 @@ def compare(
         n_train=work.n_train,
         repeated=work.repeated,
         tuned_on=work.tuned_on,
+        inside=work.inside,
         seen=rows.seen,
         detectors=work.detectors,
         train_detectors=work.trained,

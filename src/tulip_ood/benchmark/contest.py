@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -94,6 +95,7 @@ class Contest:
         self.n_train = 0
         self.repeated = 0  # ID test inputs that were fitted on
         self.tuned_on: dict[str, int] = {}  # OOD test inputs that were tuned on, by set
+        self.inside: dict[str, int] = {}  # OOD test inputs that are ID inputs as well, by set
         self.yardstick = yardstick_of(network.task)
         self._fitted_on: frozenset[bytes] = frozenset()
         self._chosen_on: frozenset[bytes] = frozenset()
@@ -205,10 +207,13 @@ class Contest:
         self._size = self._plain.engine.batch_size
         self._shared = SharedPasses(self._network, everyone, self._size)
         n_id = 0
+        tested: set[bytes] = set()
         for inputs, labels in self._pieces("ID test", id_test, labelled=True):
             assert labels is not None
             passes, valid = self._passes("ID test", inputs)
-            self.repeated += self._among(self._fitted_on, inputs)
+            digests = self._digests(inputs)
+            self.repeated += _among(self._fitted_on, digests)
+            tested.update(digests)
             n_id += structures.count_rows(inputs)
             checked = self._network.task.check_labels(labels.cpu(), passes[self.yardstick].base)
             for name, collector in list(self._collectors.items()):
@@ -219,14 +224,16 @@ class Contest:
         if not n_id:
             raise InputError("there are no ID test inputs")
         sizes = {}
+        inside = tested | self._fitted_on
         for each, loader in ood.items():
             n = 0
             for inputs, _ in self._pieces(f"OOD set {each!r}", loader, labelled=False):
                 passes, valid = self._passes(f"OOD set {each!r}", inputs)
                 n += structures.count_rows(inputs)
-                known = self._among(self._chosen_on, inputs)
-                if known:
-                    self.tuned_on[each] = self.tuned_on.get(each, 0) + known
+                digests = self._digests(inputs)
+                for counts, known in ((self.tuned_on, self._chosen_on), (self.inside, inside)):
+                    if found := _among(known, digests):
+                        counts[each] = counts.get(each, 0) + found
                 for name, collector in list(self._collectors.items()):
                     with self._dropping(name):
                         score = collector.detector.score(passes[name])
@@ -238,12 +245,8 @@ class Contest:
         results = {name: collector.result() for name, collector in self._collectors.items()}
         return Comparison(results, groups, n_id, sizes)
 
-    def _among(self, known: frozenset[bytes], inputs: Inputs) -> int:
-        """How many of these inputs were seen before."""
-        if not known:
-            return 0
-        digests = structures.row_digests(inputs, seed=self._common["seed"])
-        return sum(digest in known for digest in digests)
+    def _digests(self, inputs: Inputs) -> list[bytes]:
+        return structures.row_digests(inputs, seed=self._common["seed"])
 
     @contextlib.contextmanager
     def _dropping(self, name: str) -> Iterator[None]:
@@ -286,3 +289,8 @@ class Contest:
             everyone = {name: c.detector for name, c in self._collectors.items()}
             self._shared = SharedPasses(self._network, everyone, self._size)
             return self._shared.of(inputs)
+
+
+def _among(known: AbstractSet[bytes], digests: Sequence[bytes]) -> int:
+    """How many of some inputs were seen before."""
+    return sum(digest in known for digest in digests)

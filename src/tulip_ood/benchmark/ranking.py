@@ -84,7 +84,7 @@ def _legend(found: "Compared") -> list[str]:
 
 
 def _seen_before(found: "Compared") -> list[str]:
-    """Warnings of test inputs that are no test, because something was learned from them."""
+    """Warnings of test inputs that are no test: learned from, or both ID and OOD."""
     lines = []
     if found.repeated:
         lines.append(
@@ -95,6 +95,11 @@ def _seen_before(found: "Compared") -> list[str]:
         lines.append(
             f"look at this: {count:,} of the {found.val.n_ood[name]:,} inputs of the OOD set "
             f"{name} were tuned on as well. Judge on others."
+        )
+    for name, count in found.inside.items():
+        lines.append(
+            f"look at this: {count:,} of the {found.val.n_ood[name]:,} inputs of the OOD set "
+            f"{name} are ID inputs as well, which no method can tell apart. Leave them out."
         )
     return lines
 

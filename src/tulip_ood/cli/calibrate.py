@@ -10,6 +10,7 @@ from tulip_ood.cli.fitting import BATCH, check_labels, fit
 from tulip_ood.cli.like import Comparison, OldDetector, compare
 from tulip_ood.cli.numbering import check_outputs, folder_classes
 from tulip_ood.cli.settings import check_settings, fit_arguments, threshold_arguments
+from tulip_ood.errors import FileFormatError
 from tulip_ood.wording import percent
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def calibrate(
         from tulip_ood.models.spec import load_model
         from tulip_ood.numerics.random import check_seed
 
+        _check_own(target)
         options.check_device(device)
         if seed is not None:
             check_seed(seed)
@@ -127,7 +129,7 @@ def calibrate(
         known = loaded.classes or (None if old is None else old.classes)
         numbered = folder_classes(data, given=named, known=known)
         source = open_sources(data, classes=numbered, root=root)
-        check_labels(source)
+        check_labels(source, "--data")
         ood = None if not tune else open_sources(tune, classes=(), root=root)
         preprocess = options.choose_preprocess(
             loaded.preprocess or (None if old is None else old.preprocess),
@@ -184,6 +186,21 @@ def _samples(text: str | None) -> int | str | None:
         return int(text)
     except ValueError:
         raise UsageError(f"--samples takes a whole number or auto, got {text!r}") from None
+
+
+def _check_own(target: "Path") -> None:
+    """Write over a detector, not over a program or a picture that a slip of the hand has named."""
+    from tulip_ood.detectors.saving import read_header
+
+    if not target.exists() or not target.stat().st_size:
+        return
+    try:
+        read_header(target)
+    except FileFormatError as error:
+        raise UsageError(
+            f"--out: {target} is there already, and is no detector file: name another file, or "
+            f"remove it"
+        ) from error
 
 
 def _method(method: str | None, old: OldDetector | None) -> str:

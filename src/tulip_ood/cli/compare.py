@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from tulip_ood.data.batches import Unreadable
     from tulip_ood.data.preprocess import Preprocess
     from tulip_ood.data.source import Source
 
 __all__ = ["compare"]
 
+_TO_JUDGE = "they tell the network's errors, by which methods are judged, too (AURC)"
 _OODS = "OOD inputs, as NAME=SRC or SRC; may be given several times"
 
 
@@ -108,8 +110,9 @@ def compare(
         }
         if train:
             sources["train"] = open_sources(train, classes=names, root=root)
-        for source in sources.values():
-            check_labels(source)
+        for role, source in sources.items():
+            why = (_TO_JUDGE,) if role == "id_test" else ()
+            check_labels(source, f"--{role.replace('_', '-')}", *why)
         named, groups = _named(ood or [], near or [], far or [])
         outside = {
             name: open_sources([place], classes=(), root=root) for name, place in named.items()
@@ -198,6 +201,8 @@ def _named(
             name, equals, path = place.partition("=")
             if not equals or Path(place).exists():
                 name, path = Path(place).stem, place
+            if not name or not path:
+                raise UsageError(f"OOD inputs are named as NAME=SRC or SRC, got {place!r}")
             if name in named:
                 raise UsageError(f"two OOD sets are called {name}: name them, as --ood NAME=SRC")
             named[name] = path
@@ -229,23 +234,28 @@ class _Loader:
         self._source, self._preprocess = source, preprocess
         self._role, self._bad, self._labelled = role, bad, labelled
         self._workers = workers
+        from tulip_ood.data.vanished import there
+
+        self._folders = there(source.folders())
 
     def __iter__(self) -> "Iterator[Tensor | tuple[Tensor, Tensor]]":
         import numpy as np
         import torch
 
         from tulip_ood.data.batches import batches
+        from tulip_ood.data.vanished import check_there
 
-        lost = 0
+        errors: list[Unreadable] = []
         for batch in batches(
             self._source, self._preprocess, batch_size=BATCH, workers=self._workers
         ):
-            lost += len(batch.errors)
+            errors.extend(batch.errors)
             if batch.inputs is None:
                 continue
             if self._labelled:
                 yield batch.inputs, torch.as_tensor(np.asarray(batch.labels))
             else:
                 yield batch.inputs
-        if lost:
-            self._bad[self._role] = lost
+        if errors:
+            check_there(self._folders, errors[0].path, errors[0].reason)
+            self._bad[self._role] = len(errors)

@@ -24,28 +24,34 @@ if TYPE_CHECKING:
 
 __all__ = ["check_labels", "fit", "network_refuses"]
 
+_TO_FIT = "fitting needs the label of every input"
 BATCH = 64  # inputs that are read at once
 
 
-def check_labels(source: "Source") -> None:
-    """Refuse a source with unlabelled rows: fitting on the others would go unnoticed.
+def check_labels(source: "Source", option: str, why: str = _TO_FIT) -> None:
+    """Refuse a source with unlabelled rows: working on the others would go unnoticed.
+
+    Args:
+        source: What was named.
+        option: By which option.
+        why: What labels are needed for.
 
     Example:
         >>> from tulip_ood.data.source import ImageFiles
-        >>> check_labels(ImageFiles("cats", ["a.png", "b.png"], [0, None]))
+        >>> check_labels(ImageFiles("cats", ["a.png", "b.png"], [0, None]), "--data")
         Traceback (most recent call last):
         ...
-        tulip_ood.cli.failing.UsageError: 1 of 2 inputs of cats have no label (the first: b.png): \
-fitting needs them all. Use class folders with the names of the classes, a list with labels, or a \
-column of labels
+        tulip_ood.cli.failing.UsageError: --data: 1 of 2 inputs of cats have no label (the first: \
+b.png), and fitting needs the label of every input. Use class folders with the names of the \
+classes, lines `path label` in a list, a column `label` in parquet, or `y` in npz
     """
     lacking = [number for number, label in enumerate(source.labels()) if label is None]
     if lacking:
         row, _ = next(source.read(lacking[0], lacking[0] + 1))
         raise UsageError(
-            f"{len(lacking):,} of {len(source):,} inputs of {source.name} have no label (the "
-            f"first: {row.path}): fitting needs them all. Use class folders with the names of the "
-            f"classes, a list with labels, or a column of labels"
+            f"{option}: {len(lacking):,} of {len(source):,} inputs of {source.name} have no label "
+            f"(the first: {row.path}), and {why}. Use class folders with the names of the classes, "
+            f"lines `path label` in a list, a column `label` in parquet, or `y` in npz"
         )
 
 
@@ -82,7 +88,9 @@ def fit(
     import torch
 
     from tulip_ood.data.batches import batches
+    from tulip_ood.data.vanished import check_there, there
 
+    folders = there(source.folders())
     errors: list[Unreadable] = []
     with make_progress() as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", TulipWarning)  # the report shows them all
@@ -96,6 +104,8 @@ def fit(
                 errors.extend(batch.errors)
                 if batch.inputs is not None:
                     yield batch.inputs, torch.as_tensor(np.asarray(batch.labels))
+            if errors:  # a fit on what was read before would go unnoticed
+                check_there(folders, errors[0].path, errors[0].reason)
             bar.update(fitting, visible=True)
 
         loader = labelled()

@@ -189,6 +189,10 @@ def check_place(path: str | None, option: str) -> Path | None:
         raise UsageError(f"{option}: there is no folder {target.parent}")
     if target.is_dir():
         raise UsageError(f"{option}: {target} is a folder; name a file")
+    if (target.exists() and not target.is_file()) or target.absolute().parent == Path("/dev"):
+        # A file appears whole by being renamed to its place: /dev/null, or the link /dev/stdout,
+        # would be replaced by it where one may do that.
+        raise UsageError(f"{option}: {target} is a device or a pipe; name a file")
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"{option}: the folder {target.parent} may not be written to")
     return target

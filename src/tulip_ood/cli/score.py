@@ -278,7 +278,7 @@ def _score(
                 rows += scored(detector, batch)
                 done(batch.size)
                 if len(rows) == len(parts.range_of(index)):
-                    check_fetched(rows)
+                    check_fetched(rows, job.folders)
                     parts.write(index, rows)
                     rows, index = [], index + 1
 

@@ -82,8 +82,8 @@ def train(
         check_seed(seed)
         names = None if classes is None else read_classes(classes)
         sources = [open_sources(places, classes=names, root=root) for places in (data, val)]
-        for source in sources:
-            check_labels(source)
+        for source, option in zip(sources, ("--data", "--val"), strict=True):
+            check_labels(source, option, "training needs the label of every input")
     protocol = PROTOCOLS[task]
     with as_usage():
         recipe = TrainingRecipe(

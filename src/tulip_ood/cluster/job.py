@@ -21,6 +21,7 @@ from tulip_ood.data.remote import is_remote
 from tulip_ood.data.remote_parts import parts_at
 from tulip_ood.data.scores import score_schema
 from tulip_ood.data.source import Source
+from tulip_ood.data.vanished import there
 from tulip_ood.detectors.saving import read_header
 from tulip_ood.errors import DataError, InputError, warn
 from tulip_ood.models.spec import load_model, spec_for
@@ -56,6 +57,7 @@ class Job:
         batch_size: Inputs in one forward pass.
         device: Where passes run; None for where the network is.
         parts: The table.
+        folders: Where inputs lie on this machine, of what was there when the job was prepared.
 
     Example:
         >>> from tulip_ood.data.source import ImageFiles
@@ -77,6 +79,7 @@ class Job:
     batch_size: int
     device: str | None
     parts: Parts
+    folders: tuple[str, ...] = ()
 
 
 def check_unchanged(job: Job, digest: str) -> None:
@@ -176,7 +179,18 @@ def prepare(
         "versions": versions(),
     }
     parts = parts_at(target, schema, manifest, len(source), part_rows, partitioned)
-    return Job(detector, spec, trust, tuple(inputs), source, preprocess, size, device, parts)
+    return Job(
+        detector,
+        spec,
+        trust,
+        tuple(inputs),
+        source,
+        preprocess,
+        size,
+        device,
+        parts,
+        there(source.folders()),
+    )
 
 
 def _check_place(target: Path, partitioned: bool) -> None:

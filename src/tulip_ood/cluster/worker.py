@@ -45,6 +45,7 @@ class Order:
         parts: The table, for what a part looks like.
         folder: Where the user stands: relative paths begin here.
         places: Inputs that must be found there.
+        folders: Where they lie, of what was there in the beginning.
 
     Example:
         >>> import pyarrow as pa
@@ -63,6 +64,7 @@ class Order:
     parts: Parts
     folder: str
     places: tuple[str, ...]
+    folders: tuple[str, ...] = ()
 
     def enter(self) -> None:
         """Stand where the user stands, and see what the user sees."""
@@ -115,6 +117,7 @@ def order_for(job: Job) -> Order:
         parts=job.parts,
         folder=os.getcwd(),
         places=tuple(name for name in job.names if not is_remote(name)),
+        folders=job.folders,
     )
 
 
@@ -185,7 +188,7 @@ class Scorer:
         rows = []
         for decoded in found:
             rows += scored(self._detector, decoded.batch(self._order.preprocess))
-        check_fetched(rows)
+        check_fetched(rows, self._order.folders)
         return self._order.parts.encode(index, rows)
 
 

@@ -5,6 +5,7 @@ applied; CMYK, palettes and 16 bits become plain 8-bit RGB; of an animation the 
 taken; transparency is dropped (as torchvision's own loader does).
 """
 
+import errno
 import io
 import os
 import re
@@ -16,7 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tulip_ood.errors import DataError
 
-__all__ = ["Raw", "check_pixels", "decode", "why"]
+__all__ = ["NOT_FETCHED", "Raw", "check_pixels", "decode", "why"]
 
 Raw = str | bytes | NDArray[np.generic] | None  # a path or URI, bytes, pixels, or nothing
 
@@ -24,6 +25,13 @@ Raw = str | bytes | NDArray[np.generic] | None  # a path or URI, bytes, pixels, 
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO", "ICO")
 Image.init()
 FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
+NOT_FETCHED = "the file could not be fetched"
+# What no file can help: a disk, a share or this process is at its end.
+_OUTAGES = frozenset(
+    getattr(errno, name)
+    for name in ("EIO", "ESTALE", "ENOTCONN", "ENODEV", "ENXIO", "ETIMEDOUT", "EHOSTDOWN", "EMFILE")
+    if hasattr(errno, name)
+)
 _PIXEL_LIMIT = 89_478_485  # Pillow's own, for someone who has switched Pillow's off
 
 
@@ -128,6 +136,8 @@ def why(error: BaseException) -> str:
         count = re.search(r"\((\d+) pixels\)", str(error))
         seen = f"{int(count[1]):,}" if count else "too many"
         return f"the image has {seen} pixels, more than the limit of {_limit():,}"
+    if isinstance(error, OSError) and error.errno in _OUTAGES:
+        return f"{NOT_FETCHED}: {error.strerror}"
     # Addresses of objects differ from run to run.
     text = re.sub(r"\s*(at )?0x[0-9a-fA-F]+", "", " ".join(str(error).split()))[:200]
     if isinstance(error, OSError) and text:

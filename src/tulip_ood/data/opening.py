@@ -45,6 +45,8 @@ def open_sources(
         ...     len(open_sources([folder, str(path)]))
         2
     """
+    if root is not None and not is_remote(root) and not os.path.isdir(root):
+        raise DataError(f"there is no folder {root}, in which paths of lists begin (--root)")
     sources: list[Source] = []
     single: list[str] = []  # neighbouring image files are one source, not thousands
     for name in names:

@@ -1,6 +1,7 @@
 """Parquet in the layout of Hugging Face image sets: `image: struct<bytes, path>`, `label`."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from itertools import repeat
@@ -173,6 +174,11 @@ class Parquet(Source):
     def files(self) -> Iterator[FileStamp]:
         """The file itself."""
         yield FileStamp.of(self.name)
+
+    def folders(self) -> Iterator[str]:
+        """Where files lie whose bytes are not in the table."""
+        if not is_remote(self._root):
+            yield self._root or os.curdir
 
 
 def _label(value: Any) -> Label:

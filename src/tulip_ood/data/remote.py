@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+from tulip_ood.data.decoding import NOT_FETCHED
 from tulip_ood.data.folder import is_image, no_images
 from tulip_ood.data.source import FileStamp, ImageFiles
 from tulip_ood.errors import DataError
@@ -32,7 +33,6 @@ __all__ = [
 ]
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-NOT_FETCHED = "the file could not be fetched"
 _MOST_BYTES = 1 << 30  # of one image: what is larger is not read into memory
 
 
@@ -194,6 +194,10 @@ class RemoteFiles(ImageFiles):
     def files(self) -> Iterator[FileStamp]:
         """Every file."""
         return iter(self._stamps)
+
+    def folders(self) -> Iterator[str]:
+        """None on this machine."""
+        return iter(())
 
 
 def remote_folders(folder: str) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ import pyarrow as pa
 import torch
 
 from tulip_ood.data.batches import Batch
-from tulip_ood.data.remote import NOT_FETCHED
+from tulip_ood.data.decoding import NOT_FETCHED
+from tulip_ood.data.vanished import check_there
 from tulip_ood.errors import DataError, InputError
 from tulip_ood.network.refusing import network_refuses
 
@@ -84,14 +85,16 @@ def scored(detector: "Detector", batch: Batch) -> list[dict[str, Any]]:
     return score_rows(detector.task.name, batch, prediction)
 
 
-def check_fetched(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a part of which a store gave no file: it cannot be reached, or permission has ended.
+def check_fetched(rows: Sequence[Mapping[str, Any]], folders: Sequence[str] = ()) -> None:
+    """Refuse a part of which a store gave no file, or that came from a folder that is gone.
 
-    Else a run whose credentials have run out would go on to its end and be finished, with an error
-    in every row. A few files that may not be read are rows with a reason.
+    Else a run whose credentials have run out, or whose disk is lost, would go on to its end and be
+    finished, with an error in every row. Single files that are missing or may not be read are rows
+    with a reason.
 
     Args:
         rows: Those of a part.
+        folders: Those that were `there` when the run began.
 
     Example:
         >>> check_fetched([{"path": "s3://lake/1.png", "error": f"{NOT_FETCHED}: no route"}] * 99)
@@ -101,6 +104,9 @@ def check_fetched(rows: Sequence[Mapping[str, Any]]) -> None:
 the file could not be fetched: no route. What is finished is kept: run the same command again to \
 go on
     """
+    bad = next((row for row in rows if row["error"]), None)
+    if bad is not None:
+        check_there(folders, bad["path"], bad["error"], ": what is finished is kept")
     if len(rows) < _MANY or not all((row["error"] or "").startswith(NOT_FETCHED) for row in rows):
         return
     raise DataError(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tulip_ood.data.decoding import Raw
+from tulip_ood.data.vanished import common_folders
 from tulip_ood.errors import DataError
 
 __all__ = ["Chain", "FileStamp", "ImageFiles", "Label", "Row", "Shard", "Source", "Window"]
@@ -107,6 +108,10 @@ class Source(ABC):
     @abstractmethod
     def files(self) -> Iterator[FileStamp]:
         """The files that the rows come from, in order."""
+
+    def folders(self) -> Iterator[str]:
+        """Folders on this machine without which no row, or none of a part of them, can be read."""
+        return iter(())
 
     def shard(self, first: int, stop: int) -> "Shard":
         """Rows first … stop − 1 under their own numbers, as little as can be sent elsewhere.
@@ -225,6 +230,10 @@ class ImageFiles(Source):
         """Every file."""
         return map(FileStamp.of, self._paths)
 
+    def folders(self) -> Iterator[str]:
+        """On every disk the one that holds them all."""
+        return iter(common_folders(self._paths))
+
 
 class Chain(Source):
     """Several sources, one after another.
@@ -286,3 +295,8 @@ class Chain(Source):
         """Every file."""
         for source in self._sources:
             yield from source.files()
+
+    def folders(self) -> Iterator[str]:
+        """Those of every source."""
+        for source in self._sources:
+            yield from source.folders()

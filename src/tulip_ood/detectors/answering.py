@@ -26,6 +26,7 @@ from tulip_ood.network.perturbation import PassSettings
 from tulip_ood.network.running import Needs
 from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.given import number
+from tulip_ood.numerics.scores import SCALED_SCORES
 from tulip_ood.numerics.tasks import Regression, Task
 
 __all__ = ["Answering", "need_detector"]
@@ -66,6 +67,10 @@ class Answering(ABC):
     @abstractmethod
     def _needs_to_score(self) -> Needs:
         """Everything that scoring needs of an input, once fitted."""
+
+    def _reads_scale(self) -> bool:
+        """Whether the score changes when a number is added to all logits of an input."""
+        return getattr(self, "score_name", None) in SCALED_SCORES
 
     def _scores_on_device(self) -> bool:
         """Whether `_score` takes passes on an accelerator as they are."""

@@ -339,7 +339,7 @@ class Detector(Answering, Storing):
         assert passes.labels is not None
         repeated = 0 if passes.ids is None else len(passes.ids) - len(set(passes.ids))
         self._findings += look_at_validation(
-            self.task, passes.base, passes.labels, duplicates=repeated
+            self.task, passes.base, passes.labels, duplicates=repeated, scale=self._reads_scale()
         )
         if outside and self.search:
             self._choose(*best_parameters(self, passes, outside, state))

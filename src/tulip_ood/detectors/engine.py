@@ -298,8 +298,9 @@ class Engine:
             self.check_origin(x)
             return _mark_first(function(x.serving(needs.settings)), x.finite)
         inputs = readable(x)
-        if structures.count_rows(inputs) == 0:
-            raise InputError("there are no inputs to score")
+        rows = structures.count_rows(inputs)
+        if not rows:  # one input shows what an answer looks like that holds nothing
+            inputs = structures.map_tensors(lambda t: t.new_zeros((1, *t.shape[1:])), inputs)
         if self.inputs is not None:
             if isinstance(inputs, dict) and set(inputs) != set(self.inputs.get("items", ())):
                 inputs = structures.inputs_only(inputs)  # a labelled batch, as a loader gives it
@@ -315,7 +316,7 @@ class Engine:
             valid = passes.finite & structures.finite_rows(chunk, passes.base.device)
             columns = _mark_first(function(passes), valid)
             parts.append(tuple(column.cpu() for column in columns))
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        return tuple(torch.cat(column)[:rows] for column in zip(*parts, strict=True))
 
     def _explain(self, error: Exception, inputs: Inputs) -> None:
         """Inputs unlike those that were fitted on are the likely reason for a failure."""

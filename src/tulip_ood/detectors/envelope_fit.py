@@ -12,7 +12,7 @@ from tulip_ood.detectors.recipes import Setting
 from tulip_ood.detectors.shaping import Shaping, make_shaping
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics import calibration, envelope
-from tulip_ood.numerics.blocks import row_blocks
+from tulip_ood.numerics.blocks import cached_blocks
 from tulip_ood.numerics.tasks import Regression, Task
 
 __all__ = [
@@ -63,7 +63,7 @@ def measure(passes: Passes, *, sqrt_outputs: bool) -> Measured:
         tensor([2.], dtype=torch.float64)
     """
     traces, drifts = [], []
-    for rows in row_blocks(len(passes), passes.noisy[:, :1].numel()):
+    for rows in cached_blocks(len(passes), passes.noisy[:, :1].numel(), passes.base.device):
         base, drifted = passes.base[rows], None if passes.drift is None else passes.drift[rows]
         traces.append(envelope.trace(base, passes.noisy[:, rows]))
         drifts.append(envelope.drift(base, drifted, sqrt_outputs=sqrt_outputs))
@@ -299,7 +299,7 @@ def score_stretched(
                 envelope.samples(passes.base[rows], passes.noisy[:, rows], stretch[rows]),
                 noise_var,
             )
-            for rows in row_blocks(len(passes), passes.noisy[:, :1].numel())
+            for rows in cached_blocks(len(passes), passes.noisy[:, :1].numel(), passes.base.device)
         ]
     )
 

@@ -99,9 +99,16 @@ def _need_two_classes(labels: Tensor) -> None:
 
 
 def look_at_validation(
-    task: Task, base: Tensor, labels: Tensor, *, duplicates: int = 0
+    task: Task, base: Tensor, labels: Tensor, *, duplicates: int = 0, scale: bool = False
 ) -> list[Finding]:
     """What is odd about the validation data; refuses what cannot be fitted on at all.
+
+    Args:
+        task: What the outputs mean.
+        base: The network's outputs.
+        labels: The truth.
+        duplicates: How many inputs repeat another one.
+        scale: Whether the method reads something in the size of logits, not only their differences.
 
     Example:
         >>> import torch
@@ -130,6 +137,8 @@ def look_at_validation(
             )
         )
     found += _look_at_outputs(task, base)
+    if scale:
+        found += _look_at_scale(task, base)
     if isinstance(task, Classification):
         found += _look_at_classes(task, base, labels)
     return found
@@ -150,6 +159,23 @@ def _look_at_outputs(task: Task, base: Tensor) -> list[Finding]:
             f"the network's outputs {what}: they seem to be probabilities, and are taken for "
             f"logits, which spoils scores and calibration. Leave out its last softmax or sigmoid, "
             f"or pass output=lambda p: {undo}",
+        )
+    ]
+
+
+def _look_at_scale(task: Task, base: Tensor) -> list[Finding]:
+    """A log_softmax at the end: differences of logits are left, and their size is lost."""
+    if not isinstance(task, Classification):
+        return []
+    if float(base.to(torch.float64).logsumexp(dim=-1).abs().max()) > 1e-3:
+        return []
+    return [
+        Finding(
+            "log-probabilities",
+            "the network's outputs are logarithms of probabilities (their exponentials always add "
+            "up to 1), but this method reads the size of logits, which a log_softmax takes away: "
+            "energy is then the same for every input, and the largest logit says what msp says. "
+            "Leave out the network's last log_softmax, or choose msp, ent, gen or tulip",
         )
     ]
 

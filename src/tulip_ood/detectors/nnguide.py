@@ -75,6 +75,9 @@ class NNGuide(FeatureDetector):
         config, tensors = super().configuration()
         return {**config, "k": self.k, "alpha": self.alpha}, tensors
 
+    def _reads_scale(self) -> bool:
+        return True  # of energies
+
     def _learner(self) -> Learner:
         return _GuideLearner(self.alpha, self.seed)
 

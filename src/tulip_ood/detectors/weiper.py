@@ -6,7 +6,7 @@ far from their means over ID data. Like TULiP it looks at noise on weights, of o
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,17 +14,20 @@ from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.learning import Learner
+from tulip_ood.detectors.perturbed_heads import PerturbedHeads
 from tulip_ood.detectors.tasks_allowed import need_classification
 from tulip_ood.errors import InputError
-from tulip_ood.network.features import Head
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
-from tulip_ood.numerics import random
 from tulip_ood.numerics.blocks import row_blocks
+
+if TYPE_CHECKING:
+    from tulip_ood.network.features import Head
 
 __all__ = ["Density", "Perturbed", "WeiPer"]
 
 _HELD = 1 << 22  # values that learning holds: 32 MB
+_READ = 1 << 24  # features that it reads before it looks at their perturbed logits: 64 MB
 _CELLS = 1 << 20  # in which it counts more: far finer than the bins that are compared
 _FINEST = 2.0**40  # cells between 0 and the largest value: float64 tells no more apart safely
 # Added to densities of activations and of perturbed logits, so that no bin is empty.
@@ -50,7 +53,11 @@ class Density:
     mass: Tensor
 
     def shares(self, values: Tensor) -> Tensor:
-        """The share of each row's values [N, k] in each bin, [N, n_bins].
+        """The share of each row's values [N, k] in each bin, [N, n_bins]."""
+        return self.counts(values).to(torch.float64) / values.shape[1]
+
+    def counts(self, values: Tensor) -> Tensor:
+        """How many of each row's values [N, k] are in each bin, [N, n_bins].
 
         Values outside count in no bin.
         """
@@ -61,8 +68,7 @@ class Density:
         place = torch.where(values == self.high, bins - 1.0, place)
         inside = (place >= 0) & (place < bins)
         index = (torch.arange(n).unsqueeze(1) * bins + place.to(torch.int64))[inside]
-        found = torch.bincount(index, minlength=n * bins).reshape(n, bins)
-        return found.to(torch.float64) / values.shape[1]
+        return torch.bincount(index, minlength=n * bins).reshape(n, bins)
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,8 @@ class WeiPer(Detector):
     """KL divergences of an input's activations and perturbed logits to the ID densities.
 
     Score: KL(features) + λ₁ · KL(perturbed logits) − λ₂ · mean MSP of the perturbed predictions,
-    both divergences symmetric.
+    both divergences symmetric. The r perturbed layers are held if `fit_memory` is enough (at 21,000
+    classes it is not), else drawn again whenever something is scored.
 
     Args:
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
@@ -144,48 +151,38 @@ class WeiPer(Detector):
         self.lambda_1, self.lambda_2 = lambda_1, lambda_2
         self.smoothing, self.smoothing_perturbed = smoothing, smoothing_perturbed
         self.distance, self.repeats, self.n_bins = distance, repeats, n_bins
-        self._heads: tuple[Head, Head] | None = None
+        self.perturbed_heads = PerturbedHeads(
+            repeats=repeats, distance=distance, seed=self.seed, memory=self.fit_memory
+        )
 
     def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The constructor's arguments, for a detector file."""
         config, tensors = super().configuration()
         return config | {n: getattr(self, n) for n in ("distance", "repeats", "n_bins")}, tensors
 
-    def perturbed_heads(self, head: Head) -> Head:
-        """All r perturbed last layers as one of r·o outputs, float64.
-
-        Args:
-            head: The network's own.
-        """
-        if self._heads is not None and all(map(torch.equal, self._heads[0], head)):
-            return self._heads[1]  # drawing 100 times a layer takes longer than scoring
-        weight, bias = (part.to(torch.float64) for part in head)
-        shape = (self.repeats, *weight.shape)
-        noise = random.normal(shape, seed=self.seed, name="weiper").to(torch.float64)
-        # Every class is moved in a random direction, by the same share of its weights' length.
-        moved = F.normalize(noise, dim=-1) * self.distance * weight.norm(dim=1, keepdim=True)
-        heads = Head((weight + moved).flatten(0, 1), bias.repeat(self.repeats))
-        self._heads = (head, heads)
-        return heads
-
     def _learner(self) -> Learner:
         return _Densities(self)
 
     def _score(self, state: Perturbed, passes: Passes) -> Tensor:
-        features = passes.need_features()
-        heads = self.perturbed_heads(passes.head)
-        found = torch.empty(len(features), dtype=torch.float64)
-        for part in row_blocks(len(features), len(heads.bias)):
-            h = features[part].to(torch.float64)
-            logits = heads.logits(h)
-            sure = logits.unflatten(1, (self.repeats, -1)).softmax(-1).amax(-1).mean(-1)
-            found[part] = (
-                _divergence(state.activations, h, self.smoothing, _FLOOR)
-                + self.lambda_1
-                * _divergence(state.logits, logits, self.smoothing_perturbed, _FLOOR_PERTURBED)
-                - self.lambda_2 * sure
-            )
-        return found
+        features, outputs = passes.need_features(), passes.head.weight.shape[0]
+        n = len(features)
+        own = torch.empty(n, self.n_bins, dtype=torch.float64)
+        for part in row_blocks(n, features.shape[1]):
+            own[part] = state.activations.shares(features[part].to(torch.float64))
+        counts = torch.zeros(n, self.n_bins, dtype=torch.int64)
+        sure = torch.zeros(n, dtype=torch.float64)
+        for heads in self.perturbed_heads.blocks(passes.head):
+            for part in row_blocks(n, len(heads.bias)):
+                logits = heads.logits(features[part].to(torch.float64))
+                counts[part] += state.logits.counts(logits)
+                sure[part] += logits.unflatten(1, (-1, outputs)).softmax(-1).amax(-1).sum(-1)
+        perturbed = counts.to(torch.float64) / (self.repeats * outputs)
+        return (
+            _divergence(state.activations, own, self.smoothing, _FLOOR)
+            + self.lambda_1
+            * _divergence(state.logits, perturbed, self.smoothing_perturbed, _FLOOR_PERTURBED)
+            - self.lambda_2 * sure / self.repeats
+        )
 
 
 class _Densities(Learner):
@@ -193,21 +190,30 @@ class _Densities(Learner):
 
     def __init__(self, detector: WeiPer) -> None:
         self._detector = detector
-        self._heads: Head | None = None
+        self._head: Head | None = None
+        self._read: list[Tensor] = []
         self._activations, self._logits = _Histogram(), _Histogram()
 
     def add(self, passes: Passes) -> None:
-        features = passes.need_features()
-        if self._heads is None:
-            self._heads = self._detector.perturbed_heads(passes.head)
+        features, self._head = passes.need_features(), passes.head
         good = features.isfinite().all(dim=1) & passes.base.isfinite().all(dim=1)
-        features = features[good]
-        for part in row_blocks(len(features), len(self._heads.bias)):
-            h = features[part].to(torch.float64)
-            self._activations.add(h)
-            self._logits.add(self._heads.logits(h))
+        self._read.append(features[good])
+        if sum(part.numel() for part in self._read) > _READ:
+            self._look()
+
+    def _look(self) -> None:
+        """Take in what was read, much at once: perturbed heads may have to be drawn for it."""
+        if self._head is None or not self._read:
+            return
+        features, self._read = torch.cat(self._read), []
+        for part in row_blocks(len(features), features.shape[1]):
+            self._activations.add(features[part].to(torch.float64))
+        for heads in self._detector.perturbed_heads.blocks(self._head):
+            for part in row_blocks(len(features), len(heads.bias)):
+                self._logits.add(heads.logits(features[part].to(torch.float64)))
 
     def finish(self) -> Perturbed:
+        self._look()
         bins = self._detector.n_bins
         return Perturbed(self._activations.density(bins), self._logits.density(bins))
 
@@ -286,9 +292,9 @@ class _Histogram:
         return upto.diff()
 
 
-def _divergence(density: Density, values: Tensor, smoothing: int, floor: float) -> Tensor:
+def _divergence(density: Density, shares: Tensor, smoothing: int, floor: float) -> Tensor:
     """KL(p‖q) + KL(q‖p) of the ID density p and each row's smoothed density q, [N]."""
-    q = _smoothed(density.shares(values), smoothing) + floor
+    q = _smoothed(shares, smoothing) + floor
     q = q / q.sum(dim=1, keepdim=True)
     p = density.mass + floor
     p = p / p.sum()

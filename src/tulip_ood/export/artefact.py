@@ -59,7 +59,8 @@ class Artefact:
         """The answers, by name: see `header["outputs"]`.
 
         Args:
-            inputs: As the network takes them (or pixels), tensors or arrays.
+            inputs: As the network takes them (or pixels), tensors or arrays; none of them, if
+                that is how many there are.
         """
         expected = self.header["inputs"]
         arrays = [t.numpy() for t in input_tensors(inputs)]
@@ -71,7 +72,10 @@ class Artefact:
                     f"{one['name']} must be {one['dtype']} {['N', *one['shape']]}, got "
                     f"{array.dtype} {list(array.shape)}"
                 )
-        return dict(zip(OUTPUTS, self._run(arrays), strict=True))
+        rows = len(arrays[0])
+        if not rows:  # runtimes, and networks, need not know what to make of no inputs
+            arrays = [np.zeros((1, *one.shape[1:]), dtype=one.dtype) for one in arrays]
+        return {n: a[:rows] for n, a in zip(OUTPUTS, self._run(arrays), strict=True)}
 
     def golden_gap(self) -> float:
         """How far the golden inputs score from where the detector had them, in score ranges."""

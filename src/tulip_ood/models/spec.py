@@ -151,6 +151,9 @@ def _find(spec: str, trust: bool) -> Found:
 
 def _from_factory(spec: str) -> nn.Module:
     where, _, name = spec.partition(":")
+    if where.endswith(".py"):
+        named = where.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise ModelError(f"{spec}: a module is named as it is imported, {named}:{name}")
     here = os.getcwd()
     if here not in sys.path:  # as `python -m` does, so that a model.py beside the data is found
         sys.path.insert(0, here)

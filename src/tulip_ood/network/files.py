@@ -74,6 +74,8 @@ def appear(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Non
         )
     if target.is_dir():
         raise InputError(f"{target} cannot be written: it is a folder. Name a file in it")
+    if target.exists() and not target.is_file():  # renaming would put a file in the place of it
+        raise InputError(f"{target} cannot be written: it is a device or a pipe. Name a file")
     mine = f"{os.getpid()}-{threading.get_native_id()}"
     partial = target.with_name(f"{target.name}.{mine}.partial")
     try:

@@ -3,14 +3,14 @@
 γ is linear in J, so J* needs no further passes: only arithmetic on logits that are there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tulip_ood.numerics import envelope
-from tulip_ood.numerics.blocks import row_blocks
+from tulip_ood.numerics.blocks import cached_blocks
 from tulip_ood.numerics.tasks import Regression, Task
 
 __all__ = ["CalibratedJ", "balanced_lambda", "calibrate_j", "mean_log_likelihood", "mean_trace"]
@@ -94,51 +94,106 @@ def calibrate_j(
     if isinstance(task, Regression):
         return _calibrate_regression(task, base, noisy, unit_stretch, labels)
 
-    def likelihood(j: float) -> float:
-        return mean_log_likelihood(task, base, noisy, unit_stretch * j, labels)
-
-    at_0 = likelihood(0.0)
+    likelihood = _Likelihood(task, base, noisy, unit_stretch, labels)
+    at_0 = likelihood([0.0])[0]
     if not bool((unit_stretch > 0).any()):
         return CalibratedJ(0.0, None, None, at_0, at_0)
     j, value = _maximise(likelihood, at_0)
     return CalibratedJ(j, None, None, value, at_0)
 
 
-def _maximise(f: Callable[[float], float], at_0: float) -> tuple[float, float]:
+class _Likelihood:
+    """The mean log-likelihood at several J at once, so that logits are read once for all of them.
+
+    With thousands of classes reading them takes longer than the arithmetic. An input that is not
+    stretched says the same at every J, and is asked once: half of them with the balanced λ.
+    """
+
+    def __init__(
+        self, task: Task, base: Tensor, noisy: Tensor, unit_stretch: Tensor, labels: Tensor
+    ) -> None:
+        self._task, self._base, self._noisy = task, base, noisy
+        self._stretch, self._labels = unit_stretch, labels
+        moves = (unit_stretch != 0).reshape(len(unit_stretch), -1).any(dim=1)
+        self._moving = moves.nonzero().squeeze(1)
+        self._still = self._sums((~moves).nonzero().squeeze(1), [0.0])
+
+    def __call__(self, js: Sequence[float]) -> list[float]:
+        total, count = (self._still + self._sums(self._moving, js)).unbind()
+        return (total / count.clamp_min(1.0)).tolist()
+
+    def _sums(self, rows: Tensor, js: Sequence[float]) -> Tensor:
+        """The sum of log-likelihoods at each J, and how many there are, [2, J]."""
+        sums = torch.zeros(2, len(js), dtype=torch.float64, device=self._base.device)
+        for part in cached_blocks(len(rows), self._noisy[:, :1].numel(), sums.device):
+            index = rows[part]
+            base = self._base[index].to(torch.float64)
+            moved = self._noisy[:, index].to(torch.float64) - base
+            stretch, labels = self._stretch[index].unsqueeze(-1), self._labels[index]
+            drawn = torch.empty_like(moved)
+            for i, j in enumerate(js):
+                torch.addcmul(base, moved, stretch * j, out=drawn)
+                each = self._task.log_likelihood(drawn, labels)
+                sums[0, i] += each.nansum()
+                sums[1, i] += (~each.isnan()).sum()
+        return sums
+
+
+_OfMany = Callable[[Sequence[float]], list[float]]  # a function of J, asked for several at once
+
+
+def _maximise(f: _OfMany, at_0: float) -> tuple[float, float]:
     """The J ≥ 0 with the largest f; 0 unless something is worth more."""
     points = [0.0, *_GRID.tolist()]
-    values = [at_0] + [f(j) for j in points[1:]]
+    values = [at_0, *f(points[1:])]
     best = max(range(len(points)), key=values.__getitem__)
     while best == len(points) - 1 and points[best] < _LARGEST_J:
         points.append(points[-1] * points[-1] / points[-2])
-        values.append(f(points[-1]))
+        values += f(points[-1:])
         best += values[-1] > values[best]
     # On a plateau (inputs that are saturated at any large J), where it begins.
     best = next(i for i, value in enumerate(values) if value >= values[best] - _WORTH)
     # A lower point of the grid may stand at the foot of a higher hill: the next two are climbed.
     hills = [i for i in range(1, len(points) - 1) if values[i - 1] < values[i] >= values[i + 1]]
     hills = sorted((i for i in hills if values[i] < values[best]), key=values.__getitem__)
-    climbed = [
-        _golden(f, points[max(i - 1, 0)], points[min(i + 1, len(points) - 1)])
-        for i in (best, *hills[-2:])
-    ]
+    around = (best, *hills[-2:])
+    climbed = _climb(
+        f, [_golden(points[max(i - 1, 0)], points[min(i + 1, len(points) - 1)]) for i in around]
+    )
     j, value = max([(points[best], values[best]), *climbed], key=lambda point: point[1])
     return (j, value) if value > at_0 + _WORTH else (0.0, at_0)
 
 
-def _golden(f: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+_Search = Generator[float, float, tuple[float, float]]  # asks for f at J, ends with J and f there
+
+
+def _climb(f: _OfMany, searches: Sequence[_Search]) -> list[tuple[float, float]]:
+    """Searches that take equally many steps, side by side."""
+    found: list[tuple[float, float]] = []
+    asked = [next(search) for search in searches]
+    while not found:
+        for i, value in enumerate(f(asked)):
+            try:
+                asked[i] = searches[i].send(value)
+            except StopIteration as end:
+                found.append(end.value)
+    return found
+
+
+def _golden(low: float, high: float) -> _Search:
     """The maximum of a unimodal f in [low, high], to 1e-4 of the interval."""
     a, b = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    fa, fb = f(a), f(b)
+    fa = yield a
+    fb = yield b
     for _ in range(20):
         if fa >= fb:
             high, b, fb = b, a, fa
             a = high - _GOLDEN * (high - low)
-            fa = f(a)
+            fa = yield a
         else:
             low, a, fa = a, b, fb
             b = low + _GOLDEN * (high - low)
-            fb = f(b)
+            fb = yield b
     return (a, fa) if fa >= fb else (b, fb)
 
 
@@ -161,7 +216,7 @@ def mean_log_likelihood(
         -0.6931
     """
     total, count = 0.0, 0
-    for part in row_blocks(base.shape[0], noisy[:, :1].numel()):
+    for part in cached_blocks(base.shape[0], noisy[:, :1].numel(), base.device):
         drawn = envelope.samples(base[part], noisy[:, part], stretch[part])
         each = task.log_likelihood(drawn, labels[part], noise_var)
         total += float(each.nansum())
@@ -186,7 +241,7 @@ def _calibrate_regression(
     at_0 = likelihood(0.0)
     j, value = (0.0, at_0)
     if bool((unit_stretch > 0).any()):
-        j, value = _maximise(likelihood, at_0)
+        j, value = _maximise(lambda js: [likelihood(j) for j in js], at_0)
     return CalibratedJ(j, fitted[j], fitted[0.0], value, at_0)
 
 

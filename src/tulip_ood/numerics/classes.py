@@ -11,6 +11,7 @@ from tulip_ood.numerics.task import Task, range_of, shape_of
 
 __all__ = ["Classification", "Dense"]
 
+_LOG2_E = 1.0 / math.log(2.0)
 IGNORED = -100  # PyTorch's own mark for a position without a label
 
 
@@ -59,9 +60,8 @@ class Classification(Task):
         self, samples: Tensor, labels: Tensor, noise_var: Tensor | None = None
     ) -> Tensor:
         """log mean_i softmax(f̃_i)_y, by logsumexp so that nothing underflows."""
-        log_p = samples.log_softmax(dim=-1)
         index = labels.clamp_min(0).expand(samples.shape[:-1]).unsqueeze(-1)
-        picked = log_p.gather(-1, index).squeeze(-1)
+        picked = _log_probability(samples, index).squeeze(-1)
         return picked.logsumexp(dim=0) - math.log(samples.shape[0])
 
     def label(self, base: Tensor) -> Tensor:
@@ -106,6 +106,18 @@ class Dense(Classification):
         """NaN where the label is −100."""
         known = super().log_likelihood(samples, labels)
         return torch.where(labels == IGNORED, torch.nan, known)
+
+
+def _log_probability(logits: Tensor, index: Tensor) -> Tensor:
+    """log softmax at some classes. The search for J takes most of its time here.
+
+    On a CPU by powers of two, for which PyTorch takes half as long as for exp.
+    """
+    if logits.device.type != "cpu" or logits.requires_grad:
+        return logits.log_softmax(dim=-1).gather(-1, index)
+    top = logits.amax(dim=-1, keepdim=True)
+    powers = (logits - top).mul_(_LOG2_E).exp2_()
+    return logits.gather(-1, index) - top - powers.sum(dim=-1, keepdim=True).log()
 
 
 def _class_numbers(labels: Tensor, base: Tensor, *, ignored: bool) -> Tensor:

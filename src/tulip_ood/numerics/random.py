@@ -87,31 +87,34 @@ def _words(first: int, last: int, index: int, key: tuple[int, int], device: torc
     return torch.stack(philox((block & _MASK, block >> 32, zero + index, zero), key), dim=-1)
 
 
-def _draw(n: int, *, seed: int, name: str, index: int, kind: str, device: torch.device) -> Tensor:
-    """The first n numbers of a stream, made in pieces so that memory stays small."""
-    if n < 0:
-        raise InputError(f"n must not be negative, got {n}")
+def _draw(
+    n: int, *, seed: int, name: str, index: int, kind: str, device: torch.device, first: int = 0
+) -> Tensor:
+    """n numbers of a stream, from the first, made in pieces so that memory stays small."""
+    if min(n, first) < 0:
+        raise InputError(f"n must not be negative, got {min(n, first)}")
     # Devices without float64 (MPS) get numbers made on the CPU: the stream must not change.
     where = device if device.type in ("cpu", "cuda") else torch.device("cpu")
     dtype = torch.int64 if kind == "words" else torch.float32
-    blocks = -(-n // 4)
+    begin, skipped = divmod(first, 4)
+    blocks = -(-(skipped + n) // 4)
     out = torch.empty((blocks, 4), dtype=dtype, device=where)
     step = _BLOCKS_CPU if where.type == "cpu" else _BLOCKS_GPU
     key = _key(seed, name)
-    for first in range(0, blocks, step):
-        last = min(blocks, first + step)
-        words = _words(first, last, index, key, where)
+    for low in range(0, blocks, step):
+        high = min(blocks, low + step)
+        words = _words(begin + low, begin + high, index, key, where)
         if kind == "words":
-            out[first:last] = words
+            out[low:high] = words
         elif kind == "uniform":
-            out[first:last] = (words >> 8).to(torch.float32) * 2.0**-24
+            out[low:high] = (words >> 8).to(torch.float32) * 2.0**-24
         else:
             unit = words.to(torch.float64).add_(0.5).mul_(2.0**-32)
             radius = unit[:, :2].log().mul_(-2.0).sqrt_()
             angle = unit[:, 2:] * (2.0 * math.pi)
-            out[first:last, :2] = radius * angle.cos()
-            out[first:last, 2:] = radius * angle.sin()
-    return out.reshape(-1)[:n].to(device)
+            out[low:high, :2] = radius * angle.cos()
+            out[low:high, 2:] = radius * angle.sin()
+    return out.reshape(-1)[skipped : skipped + n].to(device)
 
 
 def normal(
@@ -121,6 +124,7 @@ def normal(
     name: str,
     index: int = 0,
     device: torch.device | str = "cpu",
+    first: int = 0,
 ) -> Tensor:
     """Standard normal numbers, float32, the same on every device.
 
@@ -130,15 +134,26 @@ def normal(
         name: What the numbers are for (a canonical parameter name, a kind of shift).
         index: Which draw of that name (the number of the antithetic pair).
         device: Where the result lies.
+        first: How many numbers of the stream come before them.
 
     Example:
         >>> normal((3,), seed=0, name="fc.weight")
         tensor([-0.5657, -1.2657, -0.2803])
+        >>> normal((2,), seed=0, name="fc.weight", first=1)
+        tensor([-1.2657, -0.2803])
         >>> bool((normal((5,), seed=0, name="w")[:3] == normal((3,), seed=0, name="w")).all())
         True
     """
     n = math.prod(shape)
-    drawn = _draw(n, seed=seed, name=name, index=index, kind="normal", device=torch.device(device))
+    drawn = _draw(
+        n,
+        seed=seed,
+        name=name,
+        index=index,
+        kind="normal",
+        device=torch.device(device),
+        first=first,
+    )
     return drawn.reshape(shape)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from tulip_ood.errors import InputError
 
 __all__ = [
+    "SCALED_SCORES",
     "SCORES",
     "bernoulli_entropy",
     "bernoulli_msp",
@@ -138,6 +139,7 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "mls": max_logit,
     "ebo": energy,
 }
+SCALED_SCORES = frozenset({"mls", "ebo"})  # all others are the same for logits + a number
 
 
 def sample_score(name: str, samples: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ __all__ = ["Service", "application"]
 _LOG = logging.getLogger(__name__)
 _GONE = "499"  # as others count a client that has left; nobody is told
 _SMALL_BODY = 4096  # bytes that a new threshold may take
+_READ = 200  # characters of what a client sent that it is told again
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -128,7 +129,7 @@ class Service:
             raise RefusalError(
                 405,
                 "wrong-method",
-                f"{request.path} takes {allowed}, not {request.method}",
+                f"{_short(request.path)} takes {allowed}, not {_short(request.method)}",
                 headers=[("allow", allowed)],
             )
         return methods[wanted]
@@ -222,8 +223,14 @@ class Service:
             return Response(307, b"", "text/plain", [("location", request.root + "/")])
         found = page(request.path, request.header("if-none-match"))
         if found is None:
-            raise RefusalError(404, "not-found", f"there is nothing at {request.path}; see /docs")
+            where = _short(request.path)
+            raise RefusalError(404, "not-found", f"there is nothing at {where}; see /docs")
         return found
+
+
+def _short(text: str) -> str:
+    """What a client has sent, without more of it than a person reads."""
+    return text if len(text) <= _READ else f"{text[:_READ]}…"
 
 
 def _too_slow(limits: Limits) -> RefusalError:
