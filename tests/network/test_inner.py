@@ -75,6 +75,26 @@ def test_convolutions_in_one_row() -> None:
     assert all((stage.channels, stage.width) == (1, 8) for stage in found)
 
 
+class Named(nn.Module):
+    """Parts by name, no containers of repeated blocks: as most people write a small network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        self.pad, self.second = nn.ZeroPad2d(1), nn.Conv2d(4, 6, 3)
+        self.norm, self.third = nn.BatchNorm2d(6), nn.Conv2d(6, 8, 3, stride=2, padding=1)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.second(self.pad(self.first(x)))).relu()
+        return self.head(self.third(x).relu().mean(dim=(2, 3)))
+
+
+def test_parts_by_name_are_told_by_the_size_of_their_maps() -> None:
+    found = find_inner(as_network(Named()), torch.randn(2, 3, 16, 16))
+    assert found == (Stage("first.0", 1, 4), Stage("norm", 1, 6))
+
+
 def test_nothing_to_look_at() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 9), nn.ReLU(), nn.Linear(9, 3))
     assert find_inner(as_network(model), torch.randn(2, 3, 4, 4)) == ()

@@ -5,18 +5,19 @@ classes. An input whose statistics no validation input has is of another kind, w
 answers.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tulip_ood.network.inputs import Inputs, take
 from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.scope import _blocks
-from tulip_ood.network.stages import _convolves, find_stages, look_at
+from tulip_ood.network.stages import _convolves, _map_sizes, find_stages, look_at
 
 __all__ = ["InnerStatistics", "Stage", "find_inner"]
 
@@ -50,8 +51,9 @@ class Stage:
 def find_inner(network: Network, inputs: Inputs) -> tuple[Stage, ...]:
     """The stages before the last one, or the blocks at a quarter, a half and three quarters.
 
-    Networks without several stages of maps have blocks: convolutions, or a transformer's, whose
-    tokens hold their channels last. Empty where there is nothing to look at.
+    Where there are no containers of repeated blocks, the last convolution or normalisation at each
+    size of maps ends a stage. Networks with maps of one size have blocks: convolutions, or a
+    transformer's, whose tokens hold their channels last. Empty where there is nothing to look at.
 
     Args:
         network: The network.
@@ -64,7 +66,7 @@ def find_inner(network: Network, inputs: Inputs) -> tuple[Stage, ...]:
         >>> [(stage.name, stage.width) for stage in find_inner(network, torch.zeros(2, 3, 32, 32))]
         [('layer1', 64), ('layer2', 128), ('layer3', 256)]
     """
-    axes = dict.fromkeys(find_stages(network, inputs)[:-1], 1)
+    axes = dict.fromkeys(find_stages(network, inputs)[:-1] or _by_size(network, inputs), 1)
     if not axes:
         parts = {name: network.module.get_submodule(name) for name in _quarters(network, inputs)}
         axes = {name: 1 if _convolves(part) else -1 for name, part in parts.items()}
@@ -79,6 +81,20 @@ def find_inner(network: Network, inputs: Inputs) -> tuple[Stage, ...]:
         for name, axis in axes.items()
         if (sizes := found.get(name)) is not None
     )
+
+
+def _by_size(network: Network, inputs: Inputs) -> tuple[str, ...]:
+    """The last part with convolutions, or normalisation of maps, at each size but the smallest."""
+    spans = network.probe(inputs).calls.spans
+    parts = {name: network.module.get_submodule(name) for name in spans if name}
+    mapping = [n for n, p in parts.items() if _convolves(p) or isinstance(p, nn.BatchNorm2d)]
+    sizes = _map_sizes(network, inputs, mapping)
+    last = {
+        # A padded map is as large as the map: what counts is how often the side was halved.
+        round(math.log2(math.sqrt(sizes[name][0] * sizes[name][1]))): name
+        for name in sorted(sizes, key=lambda name: spans[name][1])
+    }
+    return tuple(last[halved] for halved in sorted(last, reverse=True)[:-1])
 
 
 def _quarters(network: Network, inputs: Inputs) -> tuple[str, ...]:
