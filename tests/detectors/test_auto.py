@@ -234,6 +234,17 @@ def test_inner_stages_are_kept_in_a_file(looking: Auto, tmp_path: Path) -> None:
     torch.testing.assert_close(batches, looking.score(x))
 
 
+def test_progress_reaches_what_it_said() -> None:
+    """Passes of mirror images and for inner stages are counted like others."""
+    told: list[tuple[int, int]] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        detector = Auto(seeing())
+        detector.fit([seen()], progress=lambda done, total: told.append((done, total)))
+    assert detector._needs().passes > 12
+    assert told[-1][0] == told[-1][1]
+
+
 def test_inner_stages_are_left_out_where_there_are_none(data: tuple[Tensor, Tensor]) -> None:
     model = Sides(symmetric=True)
     for detector in (Auto(network()).fit([data]), Auto(model).fit([images(model)])):

@@ -251,6 +251,7 @@ class _Work:
             self._do_or_halve(group)
             if self._progress is not None:
                 passes = self._perturbation.settings.n_passes - (not self._makes_base)
+                passes += sum(measure.passes for measure in self._measures)
                 for index, _ in group:
                     self._progress(passes * len(index))
 

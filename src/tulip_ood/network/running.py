@@ -109,7 +109,7 @@ def forward(
         positions: For dense outputs, which positions to keep: uniform numbers [N, P] in [0, 1).
         features: Whether to keep penultimate features.
         measures: What else to measure of the inputs.
-        progress: Called with the number of inputs done.
+        progress: Called with the number of inputs that went through a pass, measures counted.
 
     Example:
         >>> from tulip_ood.numerics.tasks import make_task
@@ -134,7 +134,7 @@ def forward(
         for measure in measures:
             extras[measure.key].put(index, measure(network, batch))
         if progress is not None:
-            progress(len(index))
+            progress(len(index) * (1 + sum(measure.passes for measure in measures)))
     if logits.whole is None:
         raise InputError("there are no inputs")
     if head is not None:
