@@ -5,12 +5,12 @@ network's own errors best; where the network answers mirror images alike, the en
 image is averaged with it (T). Three more opinions come from the same passes: TULiP's GEN over
 shaped features (G), neighbours (K, of the mirror image too), and the ratio of noise to drift (R),
 each as far as it finds pseudo-OOD (its weight w). A fourth comes from one pass more: how unusual
-the input looks to the inner stages of the network (D). Beyond what shifts the order of all inputs,
+the input looks to the inner stages of the network (I). Beyond what shifts the order of all inputs,
 they count only where they speak clearly against an input (c), more clearly than against mildly
 changed validation images that are still answered rightly:
 
     U = z(T) + strength · (½ w_K z(K) + max(0, w_G z(G) + w_K z(K) − c_G)
-                           + w_R max(0, z(R) − c_R) + 2 max(0, z(D) − c_D))
+                           + w_R max(0, z(R) − c_R) + 2 max(0, z(I) − c_I))
 
 with every score centred and scaled on held-out validation data (z).
 """
