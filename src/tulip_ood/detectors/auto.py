@@ -17,6 +17,7 @@ with every score centred and scaled on held-out validation data (z).
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -34,7 +35,6 @@ from tulip_ood.detectors.recipes import recipe_named
 from tulip_ood.detectors.shaping import make_shaping
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError, ModelError
-from tulip_ood.network.inner import find_inner
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
@@ -205,13 +205,15 @@ class Auto(Sum):
         """Inner stages are looked at where inputs are images and there are such stages."""
         if DEPTH not in self._part_names:
             return
-        depth, first = self.parts[self._part_names.index(DEPTH)], rows.inputs[0]
-        fits = self.strength and MIRRORED.fits(first)
-        stages = find_inner(self.network, first) if fits else ()
+        depth = self.parts[self._part_names.index(DEPTH)]
+        assert isinstance(depth, Depth)
+        fits = self.strength and MIRRORED.fits(rows.inputs[0])
+        if fits:
+            with suppress(ModelError):  # there are none
+                self._prepare_part(depth, rows, count)
+        stages = depth.stages if fits else ()
         self._facts["inner stages"] = [stage.name for stage in stages]
-        if stages:
-            self._prepare_part(depth, rows, count)
-        else:
+        if not stages:
             self._drop(DEPTH)
 
     def _check_mirror(self, rows: Rows, count: PassCount) -> None:
