@@ -207,12 +207,13 @@ class Scoring:
     def _work(self, items: list[_Prepared]) -> list[Judged]:
         found = self.judge.judge([item.pixels for item in items])
         self.metrics.batch_size.add(len(items))
+        for judged in found:  # before the answers are out: whoever has one finds it counted
+            self.metrics.judged("answering", judged.p_value, accepted=judged.accepted)
         return found
 
     def _after(self, items: list[_Prepared], results: list[Judged]) -> None:
         lines = []
         for item, judged in zip(items, results, strict=True):
-            self.metrics.judged("answering", judged.p_value, accepted=judged.accepted)
             if self._log is not None:
                 more = {} if item.kept is None else {"image": item.kept}
                 lines.append(self._log.judged(self.judge, "answering", judged, **more))
