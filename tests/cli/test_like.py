@@ -97,6 +97,27 @@ def test_what_the_user_sets_anew_wins_but_the_method_stays(
     assert "keeps the method" in result.stderr
 
 
+@pytest.mark.parametrize("method", ["auto", "tulip&knn"])
+def test_parts_of_a_sum_are_told_what_it_is_told(tulip: Tulip, tmp_path: Path, method: str) -> None:
+    """Scope in the user's words, and whatever is set anew."""
+    first, new = tmp_path / "first.safetensors", tmp_path / "new.safetensors"
+    own = ("--samples", "3", "--scope", "head") if method == "auto" else ()
+    asked = ("calibrate", "--method", method, "--data", "val", "--seed", "5")
+    made = tulip(*asked, "tulip_tiny:make", "--out", first, *own, *PREPARED)
+    assert made.exit_code == 0, made.output
+    again = ("calibrate", "tulip_tiny:wider", "--data", "val", "--like", first, "--out", new)
+    result = tulip(*again, "--seed", "6", *(("--samples", "2") if method == "auto" else ()))
+    assert result.exit_code == 0, result.output
+    before, after = (read_header(path)["config"] for path in (first, new))
+    assert {part["seed"] for part in (after, *after["inner"].values())} == {6}
+    noisy, old = after["inner"]["tulip"], before["inner"]["tulip"]
+    assert noisy["scope"] != old["scope"]  # of another network, in the same words
+    assert noisy["as_given"]["scope"] == old["as_given"]["scope"]
+    if method == "auto":
+        assert {after["n_samples"], noisy["n_samples"]} == {2}
+        assert after["parts"] == before["parts"]
+
+
 def test_the_comparison_by_hand() -> None:
     ids = tuple(bytes([i]) * 16 for i in range(6))
     wrong = torch.tensor([0.0, 0.0, 0.0, 1.0]).double()

@@ -101,20 +101,32 @@ class OldDetector:
         from tulip_ood.detectors.registry import class_of
         from tulip_ood.network.files import reading
 
-        config, tensors = dict(self.header["config"]), self.tensors
+        config = self.header["config"]
         if config.get("output"):
             raise UsageError(
                 f"{self.path} was fitted with output=…, a function that no file holds: fit from "
                 f"Python"
             )
         with reading(self.path, "a detector with settings for this model"):
-            as_given = config.pop("as_given", None)
-            if as_given is not None:  # scope and Γ in the user's words fit a changed network too
-                config |= as_given
-            if "scope" in given:  # what was said of single parameters belongs to the old scope
-                config |= {"layer_scale": None, "initial_mean": {}}
-                tensors = {}
-            return class_of(self.method).from_configuration(model, config | given, tensors, **where)
+            # What was said of single parameters belongs to the old scope.
+            tensors = {} if "scope" in given else self.tensors
+            return class_of(self.method).from_configuration(
+                model, _in_words(config, given) | given, tensors, **where
+            )
+
+
+def _in_words(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Settings as the user gave them: scope and Γ in words fit a changed network too."""
+    known = dict(config)
+    known |= known.pop("as_given", None) or {}
+    if "scope" in given and "layer_scale" in known:
+        known |= {"layer_scale": None, "initial_mean": {}}
+    if inner := known.get("inner"):  # the parts of a sum, which are told what it is told
+        known["inner"] = {
+            name: _in_words(part, given) | {key: given[key] for key in given if key in part}
+            for name, part in inner.items()
+        }
+    return known
 
 
 @dataclass(frozen=True)

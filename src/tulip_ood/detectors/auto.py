@@ -24,17 +24,30 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from tulip_ood.detectors.auto_parts import (
+    DEPTH,
+    NEIGHBOURS,
+    ORDER,
+    PARTS,
+    RATIO,
+    SHAPED,
+    PartedSum,
+    chosen_parts,
+    part_settings,
+)
 from tulip_ood.detectors.base import Detector
-from tulip_ood.detectors.compose import Sum, SumState, union
+from tulip_ood.detectors.compose import SumState, union
 from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.engine import PassCount
-from tulip_ood.detectors.envelope_fit import judge_passes
+from tulip_ood.detectors.enveloped import predict_enveloped
 from tulip_ood.detectors.evidence import Trial, Weights
+from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.detectors.ratio import Ratio
 from tulip_ood.detectors.recipes import recipe_named
 from tulip_ood.detectors.shaping import make_shaping
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError, ModelError
+from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
@@ -43,12 +56,10 @@ from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import Scope
 from tulip_ood.numerics.given import number
 from tulip_ood.numerics.quantiles import quantiles
-from tulip_ood.numerics.tasks import Classification
+from tulip_ood.numerics.tasks import Classification, Regression
 
 __all__ = ["Auto"]
 
-ORDER, SHAPED, NEIGHBOURS, RATIO, DEPTH = "tulip", "tulip+scale", "knn", "ratio", "depth"
-PARTS = (ORDER, SHAPED, NEIGHBOURS, RATIO, DEPTH)
 # TULiP over shaped features: constants that did well on every network of docs/research.md.
 SHAPING, SHAPED_BALANCE, SHAPED_J = "scale:85", 0.5, 2.0
 # Neighbours move the order of all inputs, the others only of those that they speak against: they
@@ -60,15 +71,17 @@ DEEPLY = 2.0  # what mild changes do not explain counts double: few inputs that 
 LOOKED_AT = 128  # validation inputs, to see whether features can be shaped
 MAY_LOSE = 0.03  # of the accuracy on validation images, where they are mirrored
 MIRRORED = Mirrored()
+# What reasons are told from, beside what TULiP knows; by the names that a reason shows.
+SHOWN = {NEIGHBOURS: "neighbours", DEPTH: "stages"}
 
 
-class Auto(Sum):
+class Auto(PartedSum):
     """TULiP, and what shaped features, neighbours, drift and inner stages say beside it.
 
     Args:
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
         strength: How much the other opinions count beside TULiP's own score; 0 is TULiP.
-        n_samples: M, the number of noisy passes.
+        n_samples: M, the number of noisy passes, or "auto", as in `Tulip`.
         scope: Which parameters are perturbed, as in `Tulip`.
         mirror: Look at the mirror image, too (one more pass), where inputs are images and the
             network is as good on mirrored validation images.
@@ -98,7 +111,7 @@ class Auto(Sum):
         model: nn.Module | Network,
         *,
         strength: float = 1.0,
-        n_samples: int = 10,
+        n_samples: int | str = 10,
         scope: Scope = "all",
         mirror: bool = True,
         parts: Sequence[str] = PARTS,
@@ -108,20 +121,15 @@ class Auto(Sum):
         strength = number("strength", strength)
         if not 0 <= strength < float("inf"):
             raise InputError(f"strength must be finite and not negative, got {strength:g}")
-        if ORDER not in parts or any(part not in PARTS for part in parts):
-            raise InputError(
-                f"the parts of auto are {ORDER} (always), {', '.join(PARTS[1:-1])} and {DEPTH}, "
-                f"got {', '.join(parts) or 'none'}"
-            )
+        chosen, given = chosen_parts(parts), part_settings(settings, n_samples, scope)
         task = model.task.name if isinstance(model, Network) else common.get("task")
         if task not in (None, Classification.name):
-            parts = (ORDER,)
-        given = {name: dict(own) for name, own in (settings or {}).items()}
-        for name in (ORDER, SHAPED, RATIO):
-            given.setdefault(name, {}).setdefault("n_samples", n_samples)
-            given[name].setdefault("scope", scope)
-        super().__init__(model, parts=parts, settings=given, **common)
+            chosen = (ORDER,)
+        own = {name: given[name] for name in chosen if name in given}
+        super().__init__(model, parts=chosen, settings=own, **common)
         self.name = type(self).name  # type: ignore[misc]
+        # What neighbours are worth is judged on validation data, and so is what they learn from.
+        self.learns_from_data = False  # type: ignore[misc]
         self.strength, self.n_samples, self.mirror = strength, n_samples, mirror
         self._weights: Weights = {}
         self._bars: dict[str, float] = {}  # what evidence has to exceed
@@ -136,12 +144,6 @@ class Auto(Sum):
             return Tulip(**{"score": "gen", "shaping": SHAPING, "j": SHAPED_J, **settings})
         return super()._make_part(name, **settings)
 
-    @property
-    def _order(self) -> Tulip:
-        part = self.parts[self._part_names.index(ORDER)]
-        assert isinstance(part, Tulip)
-        return part
-
     # ----------------------------------------------------------------------- fit
 
     def _prepare(self, rows: Rows, tune: Any, count: PassCount) -> None:
@@ -150,9 +152,12 @@ class Auto(Sum):
             for name in (SHAPED, NEIGHBOURS):
                 self._leave_out(name, "penultimate features are not to be found (see head=…)")
         recipe, order = recipe_named("balanced"), self._order
+        setting = recipe.setting
+        if isinstance(self.task, Regression):
+            setting = replace(setting, balance=0.0)  # see the finding "regression-drift"
         for part in self.parts:
             if isinstance(part, Tulip):
-                part._recipe, part._setting = recipe, part._with_given(recipe.setting)
+                part._recipe, part._setting = recipe, part._with_given(setting)
         self._prepare_part(order, rows, count)
         for name, part in zip(self._part_names, self.parts, strict=True):
             if isinstance(part, Tulip) and part is not order:
@@ -219,8 +224,8 @@ class Auto(Sum):
     def _check_mirror(self, rows: Rows, count: PassCount) -> None:
         """See whether the network is as good on mirrored validation images."""
         self._mirrors = False
-        is_classifier = isinstance(self.task, Classification)
-        if not (self.mirror and self.strength and is_classifier and MIRRORED.fits(rows.inputs[0])):
+        one_answer = self.task.name == Classification.name  # not one for every position
+        if not (self.mirror and self.strength and one_answer and MIRRORED.fits(rows.inputs[0])):
             return
         needs = Needs(self._settings().with_(n_samples=0), measures=(MIRRORED,))
         made = self.engine.passes_of(rows, needs, seed=self.seed, progress=count.add).only_finite()
@@ -248,16 +253,6 @@ class Auto(Sum):
         except ModelError as error:
             shaped._setting = replace(shaped._setting, shaping=None)
             self._find("unshaped", f"{SHAPED} takes features as they are: {error}")
-
-    def _leave_out(self, name: str, reason: str) -> None:
-        if name in self._part_names:
-            self._drop(name)
-            self._find(f"without-{name}", f"{name} takes no part in the score: {reason}")
-
-    def _drop(self, name: str) -> None:
-        at = self._part_names.index(name)
-        self.parts = self.parts[:at] + self.parts[at + 1 :]
-        self._part_names = self._part_names[:at] + self._part_names[at + 1 :]
 
     def _take_passes(self, passes: Passes, tune: Any) -> None:
         raise InputError(
@@ -311,10 +306,15 @@ class Auto(Sum):
         return said
 
     def _score(self, state: SumState, passes: Passes) -> Tensor:
-        said = {
-            name: self._column(self._part_names.index(name), state, passes) for name in self._heard
-        }
-        total = said.pop(ORDER)
+        return self._put_together(self._said(state, passes))
+
+    def _said(self, state: SumState, passes: Passes) -> dict[str, Tensor]:
+        """What every part that counts says, on the scale of held-out data."""
+        at = self._part_names.index
+        return {name: self._column(at(name), state, passes) for name in self._heard}
+
+    def _put_together(self, said: Mapping[str, Tensor]) -> Tensor:
+        total = said[ORDER]
         if NEIGHBOURS in said:
             total = total + self.strength * self._weights[NEIGHBOURS] / 2 * said[NEIGHBOURS]
         for name, against in self._against(said).items():
@@ -323,10 +323,23 @@ class Auto(Sum):
             total = total + self.strength * weight * beyond
         return total
 
-    def _probs(self, state: SumState, passes: Passes) -> Tensor:
-        order = self._order
-        own = state.parts[self._part_names.index(ORDER)]
-        return judge_passes(passes, self.task, own, sqrt_outputs=order._uses_sqrt)[0]
+    def _predicted(self, x: Inputs | Passes) -> Prediction:
+        state: SumState = self._ready()
+        at = self._part_names.index
+        shown = [name for name in self._heard if name in SHOWN]
+
+        def said(passes: Passes) -> tuple[Tensor, ...]:
+            each = self._said(state, passes)
+            return (self._put_together(each), *(each[name] for name in shown))
+
+        return predict_enveloped(
+            self,
+            x,
+            state.parts[at(ORDER)],
+            said,
+            sqrt_outputs=self._order._uses_sqrt,
+            references={SHOWN[name]: state.references[at(name)] for name in shown},
+        )
 
     def _report_lines(self) -> list[str]:
         order = self._order
@@ -351,7 +364,7 @@ class Auto(Sum):
     def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The parts' names and their arguments, and the strength."""
         config, tensors = super().configuration()
-        own = {"strength": self.strength, "n_samples": self.n_samples, "mirror": self.mirror}
+        own = {"strength": self.strength, "n_samples": self._order._samples, "mirror": self.mirror}
         return {**config, **own}, tensors
 
     def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

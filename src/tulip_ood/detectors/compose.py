@@ -14,6 +14,7 @@ from tulip_ood.detectors.decision import Calibration
 from tulip_ood.detectors.engine import PassCount
 from tulip_ood.detectors.fitting import cross_fit, learn_and_calibrate, unscored_as_odd
 from tulip_ood.detectors.learning import Learner
+from tulip_ood.detectors.prediction import Reference
 from tulip_ood.errors import InputError
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
@@ -33,15 +34,17 @@ class SumState:
         parts: What each part has learned.
         centres: The median of each part's scores on held-out ID data.
         spreads: Half of q84 − q16 of the same.
+        references: Quantiles of the same, centred and scaled.
 
     Example:
-        >>> SumState((), (), ()).parts
+        >>> SumState((), (), (), ()).parts
         ()
     """
 
     parts: tuple[Any, ...]
     centres: tuple[float, ...]
     spreads: tuple[float, ...]
+    references: tuple[Reference, ...]
 
 
 class Sum(Detector):
@@ -78,6 +81,11 @@ class Sum(Detector):
             raise InputError(f"a sum needs at least two parts, got {', '.join(parts) or 'none'}")
         shared = {"seed": self.seed, "fit_memory": self.fit_memory}
         given = settings or {}
+        if unknown := [str(name) for name in given if name not in parts]:
+            raise InputError(
+                f"settings are given for {', '.join(unknown)}, which is not among the parts "
+                f"{', '.join(parts)}"
+            )
         self.parts = tuple(
             self._make_part(name, model=self.network, **shared, **given.get(name, {}))
             for name in parts
@@ -151,7 +159,7 @@ class Sum(Detector):
 
     def _standardised(self, passes: Passes, states: Sequence[Any]) -> SumState:
         """Learn what is not learned yet, and the scale of every part's held-out scores."""
-        learned, centres, spreads = [], [], []
+        learned, centres, spreads, references = [], [], [], []
         for part, state in zip(self.parts, states, strict=True):
             says = partial(self._says, part)
             if state is None:
@@ -159,10 +167,12 @@ class Sum(Detector):
             else:
                 scores = says(state, passes).to(torch.float64)
             low, middle, high = middle_of(scores, part.name)
+            spread = max((high - low) / 2, 1e-12)
             learned.append(state)
             centres.append(middle)
-            spreads.append(max((high - low) / 2, 1e-12))
-        return SumState(tuple(learned), tuple(centres), tuple(spreads))
+            spreads.append(spread)
+            references.append(Reference.of((scores - middle) / spread))
+        return SumState(tuple(learned), tuple(centres), tuple(spreads), tuple(references))
 
     def _score(self, state: SumState, passes: Passes) -> Tensor:
         columns = [self._column(i, state, passes) for i in range(len(self.parts))]
@@ -218,7 +228,7 @@ class Sum(Detector):
             "spreads": list(self._state.spreads),
             "parts": [],
         }
-        tensors: dict[str, Tensor] = {}
+        tensors = {"references": torch.stack([r.quantiles for r in self._state.references])}
         for i, part in enumerate(self.parts):
             own, more = part.fitted_state()
             values["parts"].append(own)
@@ -235,6 +245,7 @@ class Sum(Detector):
             tuple(part._state for part in self.parts),
             tuple(values["centres"]),
             tuple(values["spreads"]),
+            tuple(Reference(quantiles) for quantiles in tensors["references"]),
         )
 
 
@@ -268,7 +279,7 @@ class _SumLearner(Learner):
 
     def finish(self) -> SumState:
         parts = tuple(None if learner is None else learner.finish() for learner in self._learners)
-        return SumState(parts, (), ())
+        return SumState(parts, (), (), ())
 
 
 def union(needs: Sequence[Needs]) -> Needs:

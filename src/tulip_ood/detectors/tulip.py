@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from tulip_ood.detectors.envelope_fit import (
     FittedEnvelope,
     fit_envelope,
-    judge_passes,
     measure,
     score_passes,
 )
+from tulip_ood.detectors.enveloped import predict_enveloped
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.detectors.recipes import Budget, recipe_named
 from tulip_ood.detectors.shaping import make_shaping
@@ -30,7 +30,7 @@ from tulip_ood.network.scope import LayerScale, Scope, parameter_scales, paramet
 from tulip_ood.numerics import envelope
 from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.given import number
-from tulip_ood.numerics.tasks import Classification, Regression
+from tulip_ood.numerics.tasks import Classification
 
 __all__ = ["Tulip"]
 
@@ -236,34 +236,11 @@ class Tulip(TulipFitting):
 
     def _predicted(self, x: Inputs | Passes) -> Prediction:
         state: FittedEnvelope = self._ready()
-        task, sqrt = self.task, self._uses_sqrt
-        one_pass = state.j_probs == 0.0 and self._needs_to_score().settings.n_samples == 0
 
-        def judge(passes: Passes) -> tuple[Tensor, ...]:
-            judged = judge_passes(passes, task, state, sqrt_outputs=sqrt)
-            label, entropy = task.label(passes.base), task.base_uncertainty(passes.base)
-            return (self._score(state, passes), label, entropy, self._base_probs(passes), *judged)
+        def said(passes: Passes) -> tuple[Tensor, ...]:
+            return (self._score(state, passes),)
 
-        needs = self._needs_to_score() if one_pass else self._needs()
-        score, label, entropy, base, probs, bound, stretch, distance, variance = self.engine.over(
-            x, needs, judge
-        )
-        quantities = {
-            "entropy": (entropy, self._entropy_reference),
-            "stretch": (stretch, None if one_pass else state.stretch_reference),
-            "bound": (bound, None if one_pass else state.bound_reference),
-            "features": (distance, state.features_reference),
-        }
-        return self._decide(
-            score,
-            label,
-            probs,
-            quantities,
-            bound=state.j_score**2 * bound,
-            stretch=state.j_score * stretch,
-            variance=variance if isinstance(task, Regression) else None,
-            base_probs=base,
-        )
+        return predict_enveloped(self, x, state, said, sqrt_outputs=self._uses_sqrt)
 
     @on_the_cpu()
     def posterior_samples(self, x: Inputs | Passes) -> Tensor:

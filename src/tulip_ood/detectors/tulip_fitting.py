@@ -356,7 +356,8 @@ class TulipFitting(Detector):
         self._findings += look_at_envelope(
             self._state, self._facts, chance, self._tuning, self._means().guesses, self.score_name
         )
-        if isinstance(self.task, Regression) and self._recipe.name == "balanced-1":
+        balanced = self._recipe.name == "balanced-1" and self._state.lam > 0
+        if isinstance(self.task, Regression) and balanced:
             self._find(
                 "regression-drift",
                 "for regression the drift D grows with the size of the output, which says nothing "

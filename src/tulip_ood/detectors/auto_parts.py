@@ -1,0 +1,172 @@
+"""The parts of `Auto`: their names, the arguments of each, and those that a fit leaves out."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import Tensor, nn
+
+from tulip_ood.detectors.compose import Sum
+from tulip_ood.detectors.tulip import Tulip
+from tulip_ood.errors import InputError
+from tulip_ood.network.network import Network
+from tulip_ood.network.scope import Scope
+
+if TYPE_CHECKING:
+    from tulip_ood.detectors.base import Detector
+
+__all__ = [
+    "DEPTH",
+    "NEIGHBOURS",
+    "ORDER",
+    "PARTS",
+    "RATIO",
+    "SHAPED",
+    "PartedSum",
+    "chosen_parts",
+    "part_settings",
+]
+
+ORDER, SHAPED, NEIGHBOURS, RATIO, DEPTH = "tulip", "tulip+scale", "knn", "ratio", "depth"
+PARTS = (ORDER, SHAPED, NEIGHBOURS, RATIO, DEPTH)
+# How passes are made. All parts share them, so that only TULiP can be told.
+_OF_PASSES = (
+    "antithetic",
+    "delta",
+    "drift",
+    "epsilon",
+    "hold",
+    "initial_mean",
+    "layer_scale",
+    "n_samples",
+    "scope",
+)
+
+
+def chosen_parts(parts: Sequence[str]) -> tuple[str, ...]:
+    """The parts that were asked for, in their usual order.
+
+    Example:
+        >>> chosen_parts(["knn", "tulip"])
+        ('tulip', 'knn')
+        >>> chosen_parts("knn")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: parts must be a list of names, as in parts=['tulip', 'knn']; \
+got 'knn'
+    """
+    if isinstance(parts, str) or not isinstance(parts, Sequence):
+        raise InputError(
+            f"parts must be a list of names, as in parts=['{ORDER}', '{NEIGHBOURS}']; got {parts!r}"
+        )
+    if ORDER not in parts or any(part not in PARTS for part in parts):
+        raise InputError(
+            f"the parts of auto are {ORDER} (always), {', '.join(PARTS[1:-1])} and {DEPTH}, "
+            f"got {', '.join(map(str, parts)) or 'none'}"
+        )
+    return tuple(part for part in PARTS if part in parts)
+
+
+def part_settings(
+    settings: Mapping[str, Mapping[str, Any]] | None, n_samples: int | str, scope: Scope
+) -> dict[str, dict[str, Any]]:
+    """The arguments of every part, by name; whatever makes passes gets TULiP's.
+
+    Example:
+        >>> part_settings({"tulip": {"epsilon": 0.01}}, 4, "all")["ratio"]
+        {'n_samples': 4, 'scope': 'all', 'epsilon': 0.01}
+    """
+    given = {name: dict(own) for name, own in (settings or {}).items()}
+    unknown = [str(name) for name in given if name not in PARTS]
+    if unknown:
+        raise InputError(
+            f"settings are given for {', '.join(unknown)}, which is no part of auto: its parts are "
+            f"{', '.join(PARTS)}"
+        )
+    shared = {"n_samples": n_samples, "scope": scope}
+    shared |= {key: value for key, value in given.get(ORDER, {}).items() if key in _OF_PASSES}
+    for name in (SHAPED, RATIO):
+        if own := [key for key in given.get(name, {}) if key in _OF_PASSES]:
+            raise InputError(
+                f"all parts share TULiP's passes: {name} takes no {', '.join(own)} of its own. "
+                f"Give it to {ORDER}, as in settings={{'{ORDER}': {{'{own[0]}': …}}}}"
+            )
+    for name in (ORDER, SHAPED, RATIO):
+        given[name] = {**shared, **given.get(name, {})}
+    return given
+
+
+class PartedSum(Sum):
+    """A sum around TULiP; a fit may leave parts out, the next one tries them again.
+
+    Args:
+        model: As for every detector.
+        **common: As for every sum.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> isinstance(tulip_ood.Auto(torch.nn.Linear(4, 3)), PartedSum)
+        True
+    """
+
+    def __init__(self, model: nn.Module | Network, **common: Any) -> None:
+        super().__init__(model, **common)
+        self._left_out: dict[str, Detector] = {}  # what the last fit had no use for
+
+    @property
+    def _order(self) -> Tulip:
+        part = self.parts[self._part_names.index(ORDER)]
+        assert isinstance(part, Tulip)
+        return part
+
+    @property
+    def _whole(self) -> Self:
+        """The same with the parts that the last fit has left out."""
+        whole = copy.copy(self)
+        every = {**dict(zip(self._part_names, self.parts, strict=True)), **self._left_out}
+        whole._part_names = tuple(name for name in PARTS if name in every)
+        whole.parts = tuple(every[name] for name in whole._part_names)
+        whole._left_out = {}
+        return whole
+
+    def _draft(self) -> Self:
+        return Sum._draft(self._whole)  # other data, or a changed network, may have use for them
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        if name in self._part_names:
+            self._drop(name)
+            self._find(f"without-{name}", f"{name} takes no part in the score: {reason}")
+
+    def _drop(self, name: str) -> None:
+        at = self._part_names.index(name)
+        self._left_out = {**self._left_out, name: self.parts[at]}
+        self.parts = self.parts[:at] + self.parts[at + 1 :]
+        self._part_names = self._part_names[:at] + self._part_names[at + 1 :]
+
+    # ---------------------------------------------------------------------- save
+
+    def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The arguments of all parts, also of those that were left out."""
+        config, tensors = Sum.configuration(self._whole)
+        # In the user's words: what a file keeps for refitting a changed network alike.
+        given = {name: self._order._as_given[name] for name in ("n_samples", "scope")}
+        return {**config, "as_given": given}, tensors
+
+    @classmethod
+    def from_configuration(
+        cls, model: nn.Module, config: dict[str, Any], tensors: dict[str, Tensor], **more: Any
+    ) -> Self:
+        """The detector that `configuration` described, not fitted yet."""
+        known = {name: value for name, value in config.items() if name != "as_given"}
+        return super().from_configuration(model, known, tensors, **more)
+
+    def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Every part's state, and which parts were left out."""
+        values, tensors = super().fitted_state()
+        return {**values, "left_out": list(self._left_out)}, tensors
+
+    def restore_state(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take what `fitted_state` gave."""
+        for name in values["left_out"]:
+            self._drop(name)
+        super().restore_state(values, tensors)

@@ -1,0 +1,236 @@
+"""`Auto` in use: reasons, refits, files, and arguments that cannot be meant."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tulip_ood
+from tulip_ood import Auto, Tulip
+from tulip_ood.errors import InputError
+
+from .test_auto import network, seeing, seen, smooth
+
+
+@pytest.fixture(scope="module")
+def vectors() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    x = torch.randn(400, 6)
+    return x, (network()(3 * x) + torch.randn(400, 3) / 2).argmax(1)
+
+
+def fitted(model: nn.Module, data: Any, **settings: Any) -> Auto:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Auto(model, **settings).fit([data])
+
+
+@pytest.fixture(scope="module")
+def looking() -> Auto:
+    return fitted(seeing(), seen(), mirror=False)
+
+
+# ------------------------------------------------------------------------- reasons
+
+
+def test_an_input_that_only_looks_strange_is_not_called_ambiguous(looking: Auto) -> None:
+    """The network may be as sure as ever: the reason is what stood out."""
+    strange = looking.predict(4 * smooth(60))
+    sure = [
+        reason
+        for reason, accepted in zip(strange.reason, strange.accepted, strict=True)
+        if not accepted and reason.percentiles["entropy"] < 50
+    ]
+    assert len(sure) > 10
+    assert {reason.kind for reason in sure} == {"unfamiliar"}
+
+
+def test_reasons_know_where_an_input_stands_among_held_out_data(
+    looking: Auto, tmp_path: Path
+) -> None:
+    odd = torch.cat([seen()[0][:20], 4 * smooth(20)])
+    answer = looking.predict(odd)
+    assert set(answer.reason[0].percentiles) == {
+        "entropy", "stretch", "bound", "features", "neighbours", "stages",
+    }  # fmt: skip
+    # Fresh inputs stand anywhere, not all of them beyond what was learned from.
+    stands = torch.tensor(
+        [r.percentiles["neighbours"] for r in looking.predict(smooth(301)).reason]
+    )
+    assert 30 < float(stands.median()) < 70
+    assert min(reason.percentiles["stages"] for reason in answer.reason[20:]) > 95
+    looking.save(tmp_path / "auto.tulip")
+    again = tulip_ood.load(tmp_path / "auto.tulip", seeing()).predict(odd)
+    assert [str(reason) for reason in again.reason] == [str(reason) for reason in answer.reason]
+    for name in ("probs", "score", "bound", "stretch"):
+        assert torch.equal(getattr(again, name), getattr(answer, name))
+
+
+def test_probabilities_and_bound_are_tulips(vectors: tuple[Tensor, Tensor]) -> None:
+    """Also where its score needs one pass, and the probabilities more."""
+    x, _ = vectors
+    for j in (None, 0.0):
+        auto = fitted(network(), vectors, parts=("tulip",), settings={"tulip": {"j": j}})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tulip = Tulip(network(), j=j).fit([vectors], recipe="balanced")
+        one, other = auto.predict(x), tulip.predict(x)
+        for name in ("probs", "bound", "stretch", "base_probs"):
+            assert torch.equal(getattr(one, name), getattr(other, name))
+        assert [r.percentiles for r in one.reason] == [r.percentiles for r in other.reason]
+
+
+# --------------------------------------------------------------------- other tasks
+
+
+def test_dense_images_are_not_mirrored() -> None:
+    """A mirrored image has its labels elsewhere."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 1))
+    x = smooth(120)
+    y = (8 * model(x) + torch.randn(120, 3, 15, 15)).argmax(1)
+    detector = fitted(model, (x, y), task="dense")
+    assert detector._part_names == ("tulip",)
+    assert detector.predict(x[:2]).accepted.shape == (2, 15, 15)
+
+
+def test_numbers_are_not_ranked_by_their_size(vectors: tuple[Tensor, Tensor]) -> None:
+    """D grows with the output, so λ is 0, as in the recipe `self` where nothing can be searched."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    x, _ = vectors
+    y = (model(x) + 0.1 * torch.randn(400, 1)).detach()
+    detector = Auto(model, task="regression").fit([(x, y)])
+    assert detector.fitted.parts[0].lam == 0
+    assert "regression-drift" not in [finding.code for finding in detector.report().findings]
+
+
+# ------------------------------------------------------------- what a fit leaves out
+
+
+class Bare(nn.Module):
+    """No layer at all, only parameters: no features to be found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(6, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.weight).tanh() * 3
+
+
+def test_a_second_fit_says_what_the_first_said(vectors: tuple[Tensor, Tensor]) -> None:
+    detector = fitted(Bare(), vectors)
+    first = str(detector.report())
+    assert "without-knn" in [finding.code for finding in detector.report().findings]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        detector.fit([vectors])
+    assert str(detector.report()) == first
+
+
+class Either(nn.Module):
+    """Takes vectors, or images of one pixel's height."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = seeing()
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = x.reshape(len(x), 3, 15, 15) if x.ndim == 2 else x
+        out: Tensor = self.inner(images)
+        return out
+
+
+def test_what_one_fit_had_no_use_for_is_tried_again(tmp_path: Path) -> None:
+    """Vectors have no inner stages; the next data may."""
+    x, y = seen()
+    detector = fitted(Either(), (x.flatten(1), y), mirror=False)
+    assert "depth" not in detector._part_names
+    detector.save(tmp_path / "auto.tulip")
+    loaded = tulip_ood.load(tmp_path / "auto.tulip", Either())
+    assert torch.equal(loaded.score(x.flatten(1)), detector.score(x.flatten(1)))
+    fresh = fitted(Either(), (x, y), mirror=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for again in (detector.fit([(x, y)]), loaded.fit([(x, y)])):
+            assert isinstance(again, Auto)
+            assert "depth" in again._part_names
+            assert torch.equal(again.score(x), fresh.score(x))
+
+
+def test_training_data_is_not_learned_from(vectors: tuple[Tensor, Tensor]) -> None:
+    """What neighbours are worth was found with validation data; other methods still learn."""
+    x, y = vectors
+    plain = fitted(network(), vectors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = Auto(network()).fit([vectors], train=[(2 * x, y)])
+        found = tulip_ood.compare(
+            network(),
+            id_val=[vectors],
+            id_test=[(x[:100], y[:100])],
+            ood={"far": [4 * x[:50]]},
+            train=[vectors],
+            methods=["auto", "knn"],
+        )
+    assert torch.equal(given.score(x), plain.score(x))
+    assert "training inputs" not in str(given.report())
+    assert found.train is not None
+    assert "knn" in found.train.methods
+    assert "auto" not in found.train.methods
+    assert not found.skipped
+
+
+# ----------------------------------------------------------------------- arguments
+
+
+def test_samples_that_were_chosen_are_kept_in_a_file(
+    vectors: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
+    x, _ = vectors
+    detector = fitted(network(), vectors, n_samples="auto", scope="auto")
+    detector.save(tmp_path / "auto.tulip")
+    again = tulip_ood.load(tmp_path / "auto.tulip", network())
+    assert torch.equal(again.score(x), detector.score(x))
+    config, _ = again.configuration()
+    assert config["as_given"] == {"n_samples": "auto", "scope": "auto"}
+
+
+def test_how_passes_are_made_is_told_to_tulip_and_holds_for_all(
+    vectors: tuple[Tensor, Tensor],
+) -> None:
+    own = {"tulip": {"delta": 4.0, "epsilon": 0.01}}
+    detector = Auto(network(), parts=("ratio", "tulip"), settings=own)
+    assert detector._part_names == ("tulip", "ratio")
+    fitted_on = detector.fit([vectors]).engine._perturbation
+    assert fitted_on is not None
+    assert (fitted_on.settings.delta, fitted_on.settings.epsilon) == (4.0, 0.01)
+    assert len({part._settings() for part in detector.parts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"parts": "tulip"}, "parts must be a list of names, .* got 'tulip'"),
+        ({"parts": 3}, "parts must be a list of names"),
+        ({"parts": ("tulip", 3)}, "got tulip, 3"),
+        ({"settings": {"kn": {"k": 3}}}, "settings are given for kn, which is no part of auto"),
+        ({"settings": {"ratio": {"n_samples": 4}}}, "all parts share TULiP's passes: ratio takes"),
+    ],
+)
+def test_what_cannot_be_meant(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Auto(network(), **settings)
+
+
+def test_settings_of_a_sum_belong_to_its_parts() -> None:
+    with pytest.raises(
+        InputError, match="settings are given for vim, which is not among the parts"
+    ):
+        tulip_ood.detectors.make("msp&knn", network(), settings={"vim": {"k": 3}})
