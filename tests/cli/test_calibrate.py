@@ -105,6 +105,21 @@ def test_arrays(tulip: Tulip, tmp_path: Path) -> None:
     assert (result.exit_code, "normalised already" in result.stderr) == (2, True)
 
 
+def test_settings_of_a_method_stand_in_brackets(tulip: Tulip, tmp_path: Path) -> None:
+    out = tmp_path / "auto.safetensors"
+    asked = ("calibrate", "tulip_tiny:make", "--data", "val", "--out", out, *PREPARED)
+    word = "auto[strength=0.5,mirror=false]"
+    result = tulip(*asked, "--method", word, "--samples", "4")
+    assert result.exit_code == 0, result.output
+    header = read_header(out)
+    assert (header["method"], header["config"]["n_samples"]) == ("auto", 4)
+    assert (header["config"]["strength"], header["config"]["mirror"]) == (0.5, False)
+    again = tulip(*asked, "--like", out, "--method", "auto[strength=2]")
+    assert again.exit_code == 0, again.output
+    config = read_header(out)["config"]
+    assert (config["strength"], config["mirror"], config["n_samples"]) == (2, False, 4)
+
+
 def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> None:
     (tmp_path / "blue").mkdir()
     (tmp_path / "blue" / "bad.png").write_bytes(b"")
@@ -128,6 +143,12 @@ def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> N
         (["--method", "magic"], "unknown method 'magic'"),
         (["--method", "msp", "--epsilon", "0.1"], "the method msp has no --epsilon"),
         (["--method", "msp", "--samples", "3"], "the method msp has no --samples"),
+        (["--method", "auto[strenght=2]"], "auto has no argument 'strenght'; it takes batch_size"),
+        (["--method", "auto[strength=-2]"], "strength must be finite and not negative, got -2"),
+        (["--method", "auto[n_samples=4]"], "n_samples has an option of its own, --samples"),
+        (["--method", "knn[batch_size=4]"], "batch_size has an option of its own, --batch-size"),
+        (["--method", "tulip[recipe=paper]"], "recipe has an option of its own, --recipe"),
+        (["--method", "auto[strength"], "is no method: expected NAME or NAME"),
         (["--method", "msp", "--recipe", "self"], "leave out --recipe"),
         (["--method", "msp", "--tune", "ood"], "leave out --tune"),
         (["--score", "magic"], "choose from"),

@@ -9,7 +9,12 @@ from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.fitting import BATCH, check_labels, fit
 from tulip_ood.cli.like import Comparison, OldDetector, compare
 from tulip_ood.cli.numbering import check_outputs, folder_classes
-from tulip_ood.cli.settings import check_settings, fit_arguments, threshold_arguments
+from tulip_ood.cli.settings import (
+    check_settings,
+    fit_arguments,
+    method_and_settings,
+    threshold_arguments,
+)
 from tulip_ood.errors import FileFormatError
 from tulip_ood.wording import percent
 
@@ -40,7 +45,10 @@ def calibrate(
         str | None, typer.Option(help="self (default), balanced or paper.", show_default=False)
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="tulip (default), or another of `tulip methods`.")
+        str | None,
+        typer.Option(
+            help="tulip (default), or another of `tulip methods`; with settings: auto[strength=2]."
+        ),
     ] = None,
     score: Annotated[str | None, typer.Option(help="ent, msp, gen, mls, ebo or bound.")] = None,
     tune: Annotated[
@@ -122,8 +130,9 @@ def calibrate(
         if seed is not None:
             check_seed(seed)
         old = None if like is None else OldDetector.read(like)
+        method, own = method_and_settings(method)
         method = _method(method, old)
-        given = check_settings(method, settings)
+        given = check_settings(method, settings, own)
         loaded = load_model(model, trust=trust)
         named = None if classes is None else read_classes(classes)
         known = loaded.classes or (None if old is None else old.classes)

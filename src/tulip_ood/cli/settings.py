@@ -8,22 +8,48 @@ from tulip_ood.cli.failing import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["check_settings", "fit_arguments", "threshold_arguments"]
+__all__ = ["check_settings", "fit_arguments", "method_and_settings", "threshold_arguments"]
 
-_OPTION_NAMES = {"n_samples": "samples"}
+_OPTION_NAMES = {"n_samples": "samples", "batch_size": "batch-size"}
+_WHERE = ("batch_size", "device")
 
 
-def check_settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Those settings that were given; refuses what the method's constructor does not know.
+def method_and_settings(word: str | None) -> tuple[str | None, dict[str, Any]]:
+    """A method, and what stands in brackets behind it: written as for `tulip bench`.
 
     Example:
-        >>> check_settings("tulip", {"epsilon": 0.01, "seed": None})
-        {'epsilon': 0.01}
+        >>> method_and_settings("auto[strength=2,mirror=false]")
+        ('auto', {'strength': 2, 'mirror': False})
+    """
+    from tulip_ood.benchmark.entries import Entry
+
+    if word is None:
+        return None, {}
+    entry = Entry.parse(word)
+    for name in entry.fitting:
+        raise UsageError(f"--method {word}: {name} has an option of its own, --{name}")
+    return entry.method, dict(entry.settings)
+
+
+def check_settings(
+    method: str, settings: dict[str, Any], own: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Those settings that were given; refuses what the method's constructor does not know.
+
+    Args:
+        method: Its name.
+        settings: From options; None where one was not given.
+        own: From the brackets behind the method.
+
+    Example:
+        >>> check_settings("tulip", {"epsilon": 0.01, "seed": None}, {"delta": 4})
+        {'epsilon': 0.01, 'delta': 4}
         >>> check_settings("msp", {"epsilon": 0.01})
         Traceback (most recent call last):
         ...
         tulip_ood.cli.failing.UsageError: the method msp has no --epsilon
     """
+    from tulip_ood.adapters.method import check_settings as check_arguments
     from tulip_ood.detectors.registry import class_of
 
     given = {name: value for name, value in settings.items() if value is not None}
@@ -33,7 +59,12 @@ def check_settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in known:
             raise UsageError(f"the method {method} has no --{_OPTION_NAMES.get(name, name)}")
-    return given
+    check_arguments(method, own or {})
+    for name in own or {}:
+        if name in settings or name in _WHERE:
+            option = _OPTION_NAMES.get(name, name)
+            raise UsageError(f"--method {method}[…]: {name} has an option of its own, --{option}")
+    return given | (own or {})
 
 
 def fit_arguments(method: str, *, recipe: str | None, tune: Any) -> dict[str, Any]:

@@ -122,6 +122,9 @@ class Service:
     def _handler(self, request: Request) -> Handler:
         methods = self._routes.get(request.path)
         if methods is None:
+            if request.path and page(request.path) is None:  # whatever is done there
+                where = _short(request.path)
+                raise RefusalError(404, "not-found", f"there is nothing at {where}; see /docs")
             methods = {"GET": self._page}
         wanted = "GET" if request.method == "HEAD" else request.method
         if wanted not in methods:
@@ -222,9 +225,7 @@ class Service:
         if request.path == "":  # links on the page are relative to a folder
             return Response(307, b"", "text/plain", [("location", request.root + "/")])
         found = page(request.path, request.header("if-none-match"))
-        if found is None:
-            where = _short(request.path)
-            raise RefusalError(404, "not-found", f"there is nothing at {where}; see /docs")
+        assert found is not None  # or it would not be asked for
         return found
 
 
