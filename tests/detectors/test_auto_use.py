@@ -187,6 +187,19 @@ def test_training_data_is_not_learned_from(vectors: tuple[Tensor, Tensor]) -> No
     assert not found.skipped
 
 
+def test_what_is_advised_can_be_done(vectors: tuple[Tensor, Tensor]) -> None:
+    """`Auto` has no j=…, and chooses nothing on OOD data."""
+    own = {"tulip": {"j": 0.0, "epsilon": 3.0}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        detector = Auto(network(), parts=("tulip",), settings=own).fit([vectors], tune=[vectors])
+    found = {finding.code: finding.text for finding in detector.report().findings}
+    assert "chooses nothing on OOD data" in found["tune-unused"]
+    assert found["j-zero"].endswith("(for auto, settings={'tulip': {'j': …}})")
+    assert "tune" not in found["j-zero"]
+    assert found["near-chance"].endswith("(for auto, settings={'tulip': {'epsilon': …}})")
+
+
 # ----------------------------------------------------------------------- arguments
 
 

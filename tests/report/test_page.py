@@ -219,3 +219,16 @@ def test_findings_are_shown(vectors: Any) -> None:
     text = " ".join(checked(report_html(found, detector, method="ent")).text)
     assert "Look at this" in text
     assert "only 60 validation inputs" in text
+
+
+def test_auto_says_what_it_listens_to(images: Any) -> None:
+    x, y = images.val
+    auto = tulip_ood.Auto(images.model, n_samples=4).fit([(x[:200], y[:200])])
+    found = evaluate({"auto": auto}, (x[200:260], y[200:260]), {"odd": images.ood[:40]})
+    page = report_html(found, auto, method="auto", baseline=None)
+    text = " ".join(" ".join(checked(page).text).split())
+    heard = {"tulip+scale": "shaped features", "knn": "neighbours", "ratio": "noise to drift"}
+    heard["depth"] = "inner stages"
+    for name, words in heard.items():
+        assert (f" {words} weight " in text) == (name in auto._heard), name
+    assert "T TULiP ε = 0.005, J = " in text

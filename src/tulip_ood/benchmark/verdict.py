@@ -25,6 +25,7 @@ _WORDS = {
     "gen": "GEN",
     "noise": "noise averaging",
     "tulip": "TULiP",
+    "auto": "Auto",
 }
 
 

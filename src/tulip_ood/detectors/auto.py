@@ -33,6 +33,7 @@ from tulip_ood.detectors.auto_parts import (
     SHAPED,
     PartedSum,
     chosen_parts,
+    in_words_of_auto,
     part_settings,
 )
 from tulip_ood.detectors.base import Detector
@@ -148,6 +149,8 @@ class Auto(PartedSum):
 
     def _prepare(self, rows: Rows, tune: Any, count: PassCount) -> None:
         """Give every part its constants, then see what each is worth."""
+        if tune is not None:
+            self._find("tune-unused", "tune=… was not used: auto chooses nothing on OOD data")
         if self.network.known_probe.head is None:
             for name in (SHAPED, NEIGHBOURS):
                 self._leave_out(name, "penultimate features are not to be found (see head=…)")
@@ -268,7 +271,8 @@ class Auto(PartedSum):
         states = tuple(order._state if i == at else s for i, s in enumerate(self._state.parts))
         self._state = replace(self._state, parts=states)
         alone = self._heard == (ORDER,)  # otherwise J = 0 is not the whole score
-        self._findings += [f for f in order._findings if alone or f.code != "j-zero"]
+        told = [f for f in order._findings if alone or f.code != "j-zero"]
+        self._findings += [in_words_of_auto(finding) for finding in told]
         self._facts |= {**order._facts, "recipe": self.recipe}
 
     # --------------------------------------------------------------------- score

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor, nn
 
 from tulip_ood.detectors.compose import Sum
+from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError
 from tulip_ood.network.network import Network
@@ -24,11 +25,13 @@ __all__ = [
     "SHAPED",
     "PartedSum",
     "chosen_parts",
+    "in_words_of_auto",
     "part_settings",
 ]
 
 ORDER, SHAPED, NEIGHBOURS, RATIO, DEPTH = "tulip", "tulip+scale", "knn", "ratio", "depth"
 PARTS = (ORDER, SHAPED, NEIGHBOURS, RATIO, DEPTH)
+_ADVISED = {"j-zero": "j", "near-chance": "epsilon", "guessed-mean": "initial_mean"}
 # How passes are made. All parts share them, so that only TULiP can be told.
 _OF_PASSES = (
     "antithetic",
@@ -94,6 +97,19 @@ def part_settings(
     for name in (ORDER, SHAPED, RATIO):
         given[name] = {**shared, **given.get(name, {})}
     return given
+
+
+def in_words_of_auto(finding: Finding) -> Finding:
+    """What TULiP has found; what it advises to set is given to `Auto` in another way.
+
+    Example:
+        >>> print(in_words_of_auto(Finding("near-chance", "Use a smaller epsilon")))
+        Use a smaller epsilon (for auto, settings={'tulip': {'epsilon': …}}) [near-chance]
+    """
+    if (name := _ADVISED.get(finding.code)) is None:
+        return finding
+    text = finding.text.replace(", or tune=…,", "")
+    return Finding(finding.code, f"{text} (for auto, settings={{'{ORDER}': {{'{name}': …}}}})")
 
 
 class PartedSum(Sum):

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.report.html import Markup, element
+from tulip_ood.report.opinions import opinions
 
 __all__ = ["Term", "fitted_section", "terms"]
 
@@ -41,6 +43,8 @@ def terms(detector: Detector) -> list[Term]:
         ['p', 't']
     """
     found = _envelope_terms(detector) if isinstance(detector, Tulip) else []
+    if isinstance(detector, Auto):
+        found = [Term(*opinion) for opinion in opinions(detector)]
     calibration, threshold = detector.calibration, detector.threshold
     found.append(
         Term(

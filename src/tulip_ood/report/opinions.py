@@ -1,0 +1,65 @@
+"""What `Auto` listens to, for someone who has never heard of it."""
+
+from tulip_ood.detectors.auto import Auto
+
+__all__ = ["opinions"]
+
+_MEANINGS = {
+    "tulip+scale": (
+        "G",
+        "shaped features",
+        "How unsure TULiP is when the few features that stand out are made to stand out more.",
+    ),
+    "knn": (
+        "K",
+        "neighbours",
+        "How far the input’s features lie from those of the nearest validation inputs.",
+    ),
+    "ratio": (
+        "R",
+        "noise to drift",
+        "How far the outputs move when weights are nudged, beside how far training has moved them.",
+    ),
+    "depth": (
+        "I",
+        "inner stages",
+        "How unusual the image looks to the inner stages of the network: colours, edges and "
+        "textures, whatever the answer is.",
+    ),
+}
+
+
+def opinions(detector: Auto) -> list[tuple[str, str, str, str]]:
+    """Symbol, name, value and meaning of TULiP’s part and of every other opinion that counts.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> _ = torch.manual_seed(0)
+        >>> model, x = torch.nn.Linear(4, 3), torch.randn(200, 4)
+        >>> y = (model(x) + torch.randn(200, 3) / 2).argmax(1)
+        >>> detector = tulip_ood.Auto(model, parts=["tulip"]).fit([(x, y)])
+        >>> [symbol for symbol, *_ in opinions(detector)]
+        ['T']
+    """
+    state = detector._order._state
+    mirror = ", with its mirror image" if detector._mirrors else ""
+    found = [
+        (
+            "T",
+            "TULiP",
+            f"ε = {state.setting.epsilon:g}, J = {state.j_score:.3g}{mirror}",
+            "The score that the others are added to: how far the answer spreads when the weights "
+            "are nudged, less what training has explained. It orders the network’s own errors.",
+        )
+    ]
+    for name in detector._heard:
+        if name in _MEANINGS:
+            symbol, words, meaning = _MEANINGS[name]
+            found.append((symbol, words, _value(detector, name), meaning))
+    return found
+
+
+def _value(detector: Auto, name: str) -> str:
+    weight = f"weight {detector.strength * detector._weights[name]:.2g}"
+    bar = detector._bars.get("tulip+scale" if name == "knn" else name)  # heard together
+    return weight if bar is None else f"{weight}, from {bar:.3g} on"
