@@ -96,6 +96,20 @@ def test_far_features_are_unfamiliar(fitted: Any, images: Any) -> None:
     assert percentiles["features"] == 100.0
 
 
+@pytest.mark.parametrize("method", ["knn", "mds", "vim", "msp&mds"])
+def test_a_distance_says_unfamiliar_where_the_network_is_sure(images: Any, method: str) -> None:
+    detector = tulip_ood.detectors.make(method, images.model).fit(images.loader())
+    result = detector.predict(torch.cat([3 * images.test[0], images.ood]))
+    sure = [
+        reason
+        for reason, accepted in zip(result.reason, result.accepted, strict=True)
+        if not accepted and reason.percentiles["entropy"] < 50
+    ]
+    assert sure
+    assert {reason.kind for reason in sure} == {"unfamiliar"}
+    assert "(score above " in str(sure[0])
+
+
 def test_a_threshold_for_the_error_rate(images: Any) -> None:
     detector = tulip_ood.Tulip(images.model).fit([images.val, images.test])
     x, y = images.val

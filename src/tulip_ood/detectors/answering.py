@@ -72,6 +72,10 @@ class Answering(ABC):
         """Whether the score changes when a number is added to all logits of an input."""
         return getattr(self, "score_name", None) in SCALED_SCORES
 
+    def _knows_strangers(self) -> bool:
+        """Whether a high score says that the input is unlike the data, however sure the answer."""
+        return False
+
     def _scores_on_device(self) -> bool:
         """Whether `_score` takes passes on an accelerator as they are."""
         return False
@@ -140,6 +144,8 @@ class Answering(ABC):
 
         score, label, probs, entropy, base = self.engine.over(x, self._needs_to_score(), judge)
         quantities = {"entropy": (entropy, self._entropy_reference)}
+        if self._knows_strangers():
+            quantities["score"] = (score, Reference.of(self.calibration.scores))
         return self._decide(score, label, probs, quantities, base_probs=base)
 
     def _decide(

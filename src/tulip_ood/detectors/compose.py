@@ -128,6 +128,9 @@ class Sum(Detector):
     def _reads_scale(self) -> bool:
         return any(part._reads_scale() for part in self.parts)
 
+    def _knows_strangers(self) -> bool:
+        return any(part._knows_strangers() for part in self.parts)
+
     def _make_perturbation(self, settings: PassSettings) -> Perturbation:
         return self._noisy()._make_perturbation(settings)
 

@@ -292,6 +292,9 @@ class Gram(Detector):
     def _measures(self) -> tuple[Measure, ...]:
         return (self._measure,)
 
+    def _knows_strangers(self) -> bool:
+        return True
+
     def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The constructor's arguments, for a detector file."""
         config, tensors = super().configuration()

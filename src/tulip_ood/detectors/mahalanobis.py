@@ -68,6 +68,9 @@ class FeatureDetector(Detector):
             known = ", ".join(repr(name) for name in self.tasks)
             raise InputError(f"{self.name} is for task {known}, not {self.task.name!r}")
 
+    def _knows_strangers(self) -> bool:
+        return True
+
     @abstractmethod
     def _of_features(self, state: Any, features: Tensor, passes: Passes) -> Tensor:
         """Scores of some inputs: their features [N, d] in float64, and their passes."""

@@ -65,7 +65,8 @@ class Reason:
     Attributes:
         kind: "" if accepted; else "ambiguous" (the base entropy is high), "unstable" (the
             envelope is stretched far), "unfamiliar" (the bound is high, or the features, their
-            neighbours or inner stages are out of range), or "invalid" (no score could be computed).
+            neighbours or inner stages are out of range; for methods that look at features alone,
+            the score is high), or "invalid" (no score could be computed).
         percentiles: Where the input stands among validation data, in %, for each quantity.
         top_labels: The two most probable labels.
         top_probs: Their probabilities.
@@ -108,7 +109,7 @@ class Reason:
 _QUANTITIES = {
     "ambiguous": ("entropy",),
     "unstable": ("stretch",),
-    "unfamiliar": ("bound", "features", "neighbours", "stages"),
+    "unfamiliar": ("bound", "features", "neighbours", "stages", "score"),
 }
 
 
