@@ -100,6 +100,23 @@ def test_what_is_fitted_does_not_hang_on_autocast(
         assert torch.equal(*found), name
 
 
+@quiet
+@pytest.mark.parametrize("name", [*METHODS, "auto", "gram"])
+def test_what_is_fitted_does_not_hang_on_the_default_dtype(
+    name: str, problem: tuple[nn.Module, Tensor, Tensor, Tensor]
+) -> None:
+    model, x, y, _ = problem
+    more: dict[str, Any] = {"layers": ["1", "3"]} if name == "gram" else {}
+    found = []
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        with default_dtype(dtype):
+            detector = tulip_ood.detectors.make(name, model, **more)
+            how = {"recipe": "balanced"} if isinstance(detector, tulip_ood.Tulip) else {}
+            found.append(detector.fit([(x[:100], y[:100])], **how).calibration.scores)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
 class Asking(nn.Linear):
     """Notes which default device it runs under."""
 

@@ -17,6 +17,7 @@ from tulip_ood.shifts.kinds import (
     main_tensor,
     shift,
 )
+from tulip_ood.shifts.mild import MILD
 
 RANDOM = set(IMAGES) - {"negative", "upside_down", "blur", "corner"} | set(VECTORS)
 
@@ -113,6 +114,18 @@ def test_dtype_and_shape_stay_and_the_input_is_not_changed(kind: str, dtype: tor
     assert torch.equal(x, before)
     assert bool(out.isfinite().all())
     assert not torch.equal(out, x)
+
+
+@pytest.mark.parametrize("kind", [*IMAGES, *VECTORS, *MILD])
+def test_the_default_dtype_changes_nothing(kind: str) -> None:
+    x = numbers_for("noise" if kind in MILD else kind)
+    expected = shift(x, kind, seed=0)
+    for dtype in (torch.float64, torch.float16):
+        torch.set_default_dtype(dtype)
+        try:
+            assert torch.equal(shift(x, kind, seed=0), expected)
+        finally:
+            torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("kind", IMAGES)

@@ -85,7 +85,8 @@ class Piece:
                     f"none of the rows {self.first} … {self.stop - 1} of {self.part.name} can be "
                     f"read: `tulip data check --deep` says why"
                 )
-            whole = torch.full((len(self), len(self.preprocess.mean), side, side), float("nan"))
+            shape = (len(self), len(self.preprocess.mean), side, side)
+            whole = torch.full(shape, float("nan"), dtype=torch.float32)
         return whole
 
 

@@ -193,7 +193,10 @@ class _GramLearner(Learner):
         rows, predicted = passes.extras[self._key], passes.base.argmax(dim=-1)
         if self._low is None:
             shape = (passes.base.shape[-1], *rows.shape[1:])
-            self._low, self._high = torch.full(shape, torch.inf), torch.full(shape, -torch.inf)
+            self._low, self._high = (
+                rows.new_full(shape, torch.inf),
+                rows.new_full(shape, -torch.inf),
+            )
         held = held_out_tenth(self._n, len(passes), self._seed)
         self._n += len(passes)
         if bool(held.any()):
@@ -217,7 +220,7 @@ class _GramLearner(Learner):
         high = torch.where(seen, self._high, self._high.amax(dim=0))
         held = torch.cat(self._sample.parts())
         rows = held[:, :-1].reshape(-1, *low.shape[1:])
-        state = GramState(low, high, _floor(low, high), torch.ones(low.shape[1]))
+        state = GramState(low, high, _floor(low, high), low.new_ones(low.shape[1]))
         mean = _deviate(rows, held[:, -1].long(), state).mean(dim=0)
         return replace(state, scale=torch.where(mean > 0, mean, 1.0))
 

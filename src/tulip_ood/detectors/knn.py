@@ -201,7 +201,7 @@ class _BankLearner(FeatureLearner):
         while len(rows):
             if not self._blocks or self._last == len(self._blocks[-1]):
                 size = max(1, _BLOCK_BYTES // (4 * rows.shape[1]))
-                self._blocks.append(torch.empty((size, rows.shape[1])))
+                self._blocks.append(torch.empty((size, rows.shape[1]), dtype=torch.float32))
                 self._last = 0
             taken = min(len(rows), len(self._blocks[-1]) - self._last)
             self._blocks[-1][self._last : self._last + taken] = rows[:taken]
@@ -213,7 +213,7 @@ class _BankLearner(FeatureLearner):
             raise InputError("there are no neighbours: all penultimate features are zero")
         self._blocks[-1] = self._blocks[-1][: self._last]
         n = sum(map(len, self._blocks))
-        whole = torch.empty((n, self._blocks[0].shape[1]))
+        whole = torch.empty((n, self._blocks[0].shape[1]), dtype=torch.float32)
         filled = 0
         while self._blocks:  # memory goes back block by block while the bank fills
             block = self._blocks.pop(0)

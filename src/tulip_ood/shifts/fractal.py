@@ -28,8 +28,11 @@ def fractal(x: Tensor, low: Tensor, high: Tensor, seed: int) -> Tensor:
     radius = (1 - turn.cos()) / 2
     real = 1.04 * (radius * turn.cos() + 0.25)
     imaginary = 1.04 * radius * turn.sin()
-    ys = torch.linspace(-1.3, 1.3, height).reshape(1, height, 1).expand(n, height, width)
-    xs = torch.linspace(-1.3, 1.3, width).reshape(1, 1, width).expand(n, height, width)
+    down, across = (
+        torch.linspace(-1.3, 1.3, side, dtype=torch.float32) for side in (height, width)
+    )
+    ys = down.reshape(1, height, 1).expand(n, height, width)
+    xs = across.reshape(1, 1, width).expand(n, height, width)
     left = torch.zeros((n, height, width), dtype=torch.int64)
     for _ in range(_STEPS):
         inside = xs.square() + ys.square() <= 4

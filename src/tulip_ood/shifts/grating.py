@@ -27,8 +27,8 @@ def grating(x: Tensor, low: Tensor, high: Tensor, seed: int) -> Tensor:
 
     cycles = 1.0 + 11.0 * draw("cycles")
     angle, phase = math.pi * draw("angle"), 2 * math.pi * draw("phase")
-    ys = torch.linspace(0, 1, height).reshape(1, 1, height, 1)
-    xs = torch.linspace(0, 1, width).reshape(1, 1, 1, width)
+    ys = torch.linspace(0, 1, height, dtype=torch.float32).reshape(1, 1, height, 1)
+    xs = torch.linspace(0, 1, width, dtype=torch.float32).reshape(1, 1, 1, width)
     wave = (2 * math.pi * cycles * (angle.cos() * xs + angle.sin() * ys) + phase).sin()
     colours = colours_of(x, 2, seed=seed, name="grating/colours")
     first, second = colours[:, :, 0, None, None], colours[:, :, 1, None, None]

@@ -22,8 +22,8 @@ def spectrum_noise(x: Tensor, low: Tensor, high: Tensor, seed: int) -> Tensor:
     """
     n, _, height, width = x.shape
     alpha = 0.5 + 2.0 * uniform((n, 1, 1, 1), seed=seed, name="spectrum_noise/alpha")
-    vertical = torch.fft.fftfreq(height).unsqueeze(1)
-    horizontal = torch.fft.rfftfreq(width).unsqueeze(0)
+    vertical = torch.fft.fftfreq(height, dtype=torch.float32).unsqueeze(1)
+    horizontal = torch.fft.rfftfreq(width, dtype=torch.float32).unsqueeze(0)
     frequency = (vertical.square() + horizontal.square()).sqrt()
     frequency[0, 0] = 1.0
     white = torch.fft.rfft2(normal(x.shape, seed=seed, name="spectrum_noise"))
