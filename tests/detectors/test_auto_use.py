@@ -203,6 +203,15 @@ def test_what_is_advised_can_be_done(vectors: tuple[Tensor, Tensor]) -> None:
 # ----------------------------------------------------------------------- arguments
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float32])
+def test_classes_may_be_numbers_of_any_kind(
+    vectors: tuple[Tensor, Tensor], dtype: torch.dtype
+) -> None:
+    x, y = vectors
+    plain, other = (fitted(network(), (x[:100], labels[:100])) for labels in (y, y.to(dtype)))
+    assert torch.equal(other.score(x), plain.score(x))
+
+
 def test_samples_that_were_chosen_are_kept_in_a_file(
     vectors: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:

@@ -352,7 +352,8 @@ class Auto(PartedSum):
         return [
             f"{self.recipe}: TULiP's score" + (beside if heard else "; nothing else is heard"),
             f"ε = {order._setting.epsilon:g}, J = {order._state.j_score:.3g}"
-            + (", mirror images looked at as well" if self._mirrors else ""),
+            + (", mirror images looked at as well" if self._mirrors else "")
+            + f"; passes to score an input: {self._needs_to_score().passes}",
             *self._stage_line(),
         ]
 

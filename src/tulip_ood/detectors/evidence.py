@@ -102,7 +102,9 @@ class Trial:
 
     def _passes(self, rows: Rows) -> Passes:
         made = self._engine.passes_of(rows, self._needs, seed=self._seed, progress=self._progress)
-        return made.only_finite()
+        assert made.labels is not None
+        labels = self._engine.network.task.check_labels(made.labels, made.base)
+        return replace(made, labels=labels).only_finite()
 
     def _said(self, name: str, passes: Passes) -> Tensor:
         return self._says(self._scores[name], self._states[name], passes)
@@ -166,6 +168,5 @@ class Trial:
     def _rightly_answered(self, rows: Rows) -> Passes:
         passes = self._passes(rows)
         assert passes.labels is not None
-        task = self._engine.network.task
-        right = task.correct(passes.base, task.check_labels(passes.labels, passes.base)) > 0.5
+        right = self._engine.network.task.correct(passes.base, passes.labels) > 0.5
         return passes.take(right.nonzero().squeeze(1))
