@@ -56,7 +56,7 @@ def predict_enveloped(
         return (score, label, entropy, detector._base_probs(passes), *judged, *others)
 
     score, label, entropy, base, probs, bound, stretch, distance, variance, *others = (
-        detector.engine.over(x, needs, judge)
+        detector.engine.over(x, needs, judge, on_device=detector._scores_on_device())
     )
     quantities: dict[str, tuple[Tensor, Reference | None]] = {
         "entropy": (entropy, detector._entropy_reference),
