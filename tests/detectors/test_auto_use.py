@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import tulip_ood
 from tulip_ood import Auto, Tulip
+from tulip_ood.detectors.registry import METHODS
 from tulip_ood.errors import InputError
 
 from .test_auto import network, seeing, seen, smooth
@@ -31,6 +32,14 @@ def fitted(model: nn.Module, data: Any, **settings: Any) -> Auto:
 @pytest.fixture(scope="module")
 def looking() -> Auto:
     return fitted(seeing(), seen(), mirror=False)
+
+
+def test_the_cost_that_is_told(looking: Auto) -> None:
+    """With mirror images, which this one leaves alone, it is one pass more."""
+    passes = looking._needs_to_score().passes
+    assert "depth" in looking._heard
+    assert f"passes to score an input: {passes}" in str(looking.report())
+    assert METHODS["auto"].passes == passes + 1
 
 
 # ------------------------------------------------------------------------- reasons
