@@ -171,6 +171,7 @@ def test_what_one_fit_had_no_use_for_is_tried_again(tmp_path: Path) -> None:
             assert isinstance(again, Auto)
             assert "depth" in again._part_names
             assert torch.equal(again.score(x), fresh.score(x))
+            assert again.fitted_state()[0] == fresh.fitted_state()[0]
 
 
 def test_training_data_is_not_learned_from(vectors: tuple[Tensor, Tensor]) -> None:

@@ -174,7 +174,11 @@ class PartedSum(Sum):
     ) -> Self:
         """The detector that `configuration` described, not fitted yet."""
         known = {name: value for name, value in config.items() if name != "as_given"}
-        return super().from_configuration(model, known, tensors, **more)
+        made = super().from_configuration(model, known, tensors, **more)
+        for part in made.parts:  # as they were made first
+            if isinstance(part, Tulip) and part is not made._order:
+                part.only_scores = True
+        return made
 
     def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Every part's state, and which parts were left out."""
