@@ -17,7 +17,7 @@ from tulip_ood.detectors.saving import _content, read_header
 from .fence import fuzz, survives
 from .hostile import damaged, one_changed
 
-METHODS = ("msp", "tulip", "knn", "mcd", "weiper", "tulip&knn")
+METHODS = ("msp", "tulip", "knn", "mcd", "weiper", "tulip&knn", "auto")
 
 
 @pytest.fixture(scope="module")
