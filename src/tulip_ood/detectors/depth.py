@@ -106,11 +106,11 @@ class Depth(Detector):
     def _score(self, state: DepthState, passes: Passes) -> Tensor:
         sizes = [2 * stage.width for stage in self.stages]
         means, spreads = state.means.split(sizes), state.spreads.split(sizes)
-        total = torch.zeros(len(passes), dtype=torch.float64)
+        columns = []
         for i, rows in enumerate(InnerStatistics(self.stages).of(passes)):
             distance = _distance(rows.to(torch.float64), means[i], spreads[i])
-            total = total + (distance - state.centres[i]) / state.widths[i]
-        return total / len(self.stages)
+            columns.append((distance - state.centres[i]) / state.widths[i])
+        return sum(columns[1:], columns[0]) / len(self.stages)
 
     def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What was learned, and of which stages."""

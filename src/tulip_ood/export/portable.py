@@ -13,8 +13,12 @@ from torch import Tensor
 from tulip_ood.detectors.base import Detector
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.export.exportable import example_inputs
+from tulip_ood.export.scoring import reads_features
+from tulip_ood.export.watching import watched_partition
 from tulip_ood.network.exporting import _copied
+from tulip_ood.network.inner import InnerStatistics
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
 from tulip_ood.network.partition import Partition
 from tulip_ood.network.running import Needs
@@ -48,6 +52,9 @@ class Portable:
         n_samples: M; 0 where only the base pass is made.
         drifts: Whether the last pass is the drift pass.
         example: A few inputs.
+        features: Whether penultimate features are wanted.
+        inner: Which statistics of inner stages are wanted of the base pass, or None.
+        mirrors: Whether the base pass is made of the mirror images, too.
 
     Example:
         >>> import torch, tulip_ood
@@ -64,11 +71,15 @@ class Portable:
     n_samples: int
     drifts: bool
     example: Inputs
+    features: bool = False
+    inner: InnerStatistics | None = None
+    mirrors: bool = False
 
     @staticmethod
     def of(detector: Detector, dtype: torch.dtype = torch.float32) -> "Portable":
         """From a fitted detector, with passes in float32 or in the detector's own dtype."""
-        settings = needed_passes(detector).settings
+        needs = needed_passes(detector)
+        settings = needs.settings
         example = example_inputs(detector)
         network = _copy(detector.network, example, dtype)
         perturbation = detector.engine.perturbation(settings)
@@ -81,13 +92,19 @@ class Portable:
             for parameters in (network.parameters, *moved)
         ]
         _check_finite(weights)
+        inner = next((m for m in needs.measures if isinstance(m, InnerStatistics)), None)
         return Portable(
             network,
-            Partition.of(network, names, example),
+            Partition.of(network, names, example)
+            if inner is None
+            else watched_partition(network, names, example, inner),
             tuple(weights),
             settings.n_samples,
             settings.makes_drift,
             example,
+            reads_features(detector),
+            inner,
+            any(isinstance(measure, Mirrored) for measure in needs.measures),
         )
 
 

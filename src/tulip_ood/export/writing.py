@@ -162,7 +162,7 @@ class _Job:
         if isinstance(self.preprocess, Preprocess):
             header["preprocess"] = self.preprocess.to_json()
         judge = Judge(detector, drifts=portable.drifts)
-        passing = Passing(portable, shapes=judge.shapes)
+        passing = Passing(portable)
         found: list[Parity] = []
 
         def write(partial: Path) -> None:

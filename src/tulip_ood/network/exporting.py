@@ -140,10 +140,10 @@ def kind_of(network: Network, inputs: Inputs) -> tuple[Any, ...]:
     return (network.device, network.dtype, *structures.signature(inputs, network.dtype))
 
 
-def _export(network: Network, example: Inputs) -> Exported:
+def _export(network: Network, example: Inputs, whole_of: Any = None) -> Exported:
     module, canonical = _copied(network)
     rows = network.to_device(_enough_rows(example, module))
-    whole = _Whole(module, rows, network)
+    whole = (whole_of or _Whole)(module, rows, network)
     try:
         # Not in the user's autocast or inference mode: passes know neither.
         off = torch.inference_mode(False), torch.autocast(network.device.type, enabled=False)
