@@ -19,8 +19,8 @@ from tulip_ood.network.inputs import Inputs
 
 __all__ = ["EXPORTABLE", "calm", "check_exportable", "example_inputs"]
 
-# What `scoring` has a score of: a function of the logits of some passes, of penultimate features, of
-# the mirror image and of inner stages.
+# Their scores are functions of the logits and penultimate features of some passes, of the mirror
+# image and of inner stages: see `scoring`.
 _KINDS: tuple[type[Detector], ...] = (
     LogitDetector,
     TemperatureScaling,

@@ -1,4 +1,4 @@
-"""All that follows the passes, as a module that can be exported: Alg. 1 from line 6 on, in float64."""
+"""All that follows the passes, as a module that can be exported: from records to decisions."""
 
 import math
 from typing import Any, NamedTuple

@@ -133,9 +133,7 @@ class _Builder:
     def passes(self, inputs: list[str]) -> list[list[str]]:
         """The values that every pass leaves: those of a `Pass`, one after another."""
         frontier = self._trunk(inputs, "trunk")
-        return [
-            self._tail(frontier, i, f"pass{i}") for i in range(len(self._portable.weights))
-        ]
+        return [self._tail(frontier, i, f"pass{i}") for i in range(len(self._portable.weights))]
 
     def mirrored(self, inputs: list[str]) -> list[list[str]]:
         """The values that the base pass of the mirror images leaves, if it is made."""
@@ -176,7 +174,8 @@ class _Builder:
 
     def _trunk(self, inputs: list[str], title: str) -> dict[str, str]:
         """Call the trunk; returns what the values that a tail may need are called."""
-        halves, known = self._halves, self._shared | dict(zip(self._whole.inputs, inputs))
+        halves = self._halves
+        known = self._shared | dict(zip(self._whole.inputs, inputs, strict=False))
         if halves.trunk.outputs:
             known |= {name: f"{title}.{name}" for name in halves.trunk.outputs}
             self._call(

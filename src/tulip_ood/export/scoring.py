@@ -145,7 +145,7 @@ class _InGraph:
 def _of_graphs(detector: Sum) -> Sum:
     """The same sum of such parts: how they are centred, scaled and added is its own business."""
     made = copy.copy(detector)
-    made.parts = tuple(_InGraph(part) for part in detector.parts)  # type: ignore[assignment]
+    made.parts = tuple(_InGraph(part) for part in detector.parts)  # type: ignore[misc]
     return made
 
 

@@ -210,5 +210,6 @@ def _write_pt2(
             raise ModelError(
                 f"the network cannot be written as .pt2: {_one_line(error)}"
             ) from error
+        program.graph.eliminate_dead_code()  # what is looked at in the base pass alone
         torch.export.save(program, file, extra_files={f"{METADATA}.json": json.dumps(header)})
     return open_pt2(path)
