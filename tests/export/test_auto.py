@@ -288,7 +288,7 @@ def test_statistics_of_silent_and_of_loud_channels(stage: Stage) -> None:
     wide = maps.double().flatten(2) if stage.channels == 1 else maps.double().transpose(1, 2)
     expected = torch.cat([wide.mean(dim=2), wide.std(dim=2, correction=0)], dim=1)
     (found,) = in_onnxruntime(Of(stage.statistics), maps[2:5], maps)  # type: ignore[arg-type]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-3 * 1e-3 * 1e4 / 10)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
 
 
 def test_inner_stages_before_what_follows_writes_to_them() -> None:

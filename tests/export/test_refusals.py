@@ -50,11 +50,14 @@ def test_formats_and_folders(msp: Any, tmp_path: Path) -> None:
         tulip_ood.export(msp, tmp_path / "x.pt2", preprocess=prepared)
 
 
+@pytest.mark.parametrize("method", ["tulip", "auto"])
 def test_more_than_a_file_holds(
-    images: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, images: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    detector = tulip_ood.Tulip(images.model, n_samples=4).fit(images.loader(), recipe="balanced")
-    monkeypatch.setattr(plan, "LIMIT", 50_000)
+    detector = tulip_ood.detectors.make(method, images.model, n_samples=4)
+    detector.fit(images.loader(), **({"recipe": "balanced"} if method == "tulip" else {}))
+    # Auto holds what neighbours are looked for in, too.
+    monkeypatch.setattr(plan, "LIMIT", 50_000 if method == "tulip" else 310_000)
     with pytest.raises(InputError, match=r"would have .* GB.*scope='head' .*--format pt2"):
         tulip_ood.export(detector, tmp_path / "x.onnx")
 

@@ -141,8 +141,9 @@ class _Builder:
             return []
         given = input_tensors(self._portable.example)
         made = onnx_function("Mirror", _Mirror(), given, dynamic=(self._rows,))
-        self._call(made, inputs, ["mirrored"])
-        return [self._tail(self._trunk(["mirrored"], "mirrored.trunk"), 0, "mirrored.pass")]
+        self._call(made, inputs, ["mirrored.input"])
+        frontier = self._trunk(["mirrored.input"], "mirrored.trunk")
+        return [self._tail(frontier, 0, "mirrored.pass")]
 
     def judge(
         self, judge: Judge, inputs: list[str], passes: list[list[str]], mirrored: list[list[str]]
