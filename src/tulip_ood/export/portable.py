@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.export.exportable import example_inputs
@@ -27,7 +28,7 @@ __all__ = ["Portable", "needed_passes"]
 
 
 def needed_passes(detector: Detector) -> Needs:
-    """The passes that scoring and the probabilities need: the base pass alone where J is 0.
+    """The passes that scoring and the probabilities need: the base pass alone where both J are 0.
 
     Example:
         >>> import torch, tulip_ood
@@ -36,9 +37,11 @@ def needed_passes(detector: Detector) -> Needs:
         >>> needed_passes(detector).settings.n_passes
         1
     """
-    state = detector.fitted
-    idle = getattr(state, "j_probs", 0.0) == 0.0
-    return detector._needs_to_score() if idle else detector._needs()
+    detector._ready()
+    envelope = detector._order if isinstance(detector, Auto) else detector
+    needs = detector._needs_to_score()
+    wide = getattr(envelope._state, "j_probs", 0.0) and not needs.settings.n_samples
+    return detector._needs() if wide else needs
 
 
 @dataclass(frozen=True)

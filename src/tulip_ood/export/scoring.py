@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tulip_ood.detectors.auto import ORDER, Auto
+from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.depth import DepthState
@@ -124,7 +124,7 @@ def graph_probs(detector: Detector, state: Any, passes: Passes) -> Tensor:
         tensor(1., dtype=torch.float64)
     """
     if isinstance(detector, Auto):
-        at = detector._part_names.index(ORDER)
+        at = detector.parts.index(detector._order)
         detector, state = detector.parts[at], state.parts[at]
     if not isinstance(detector, Tulip):
         return detector._probs(state, passes)
