@@ -167,6 +167,28 @@ def test_links_between_documents_hold() -> None:
             assert (document.parent / target).exists(), f"{document.name} → {target}"
 
 
+def test_what_the_site_links_to_is_in_the_site() -> None:
+    """`docs/changelog.md` and its like take in a file of the root, whose links start from there."""
+    for document in (ROOT / "docs").rglob("*.md"):
+        text = document.read_text()
+        for name in re.findall(r'^--8<-- "(.*)"$', text, flags=re.MULTILINE):
+            text += (ROOT / name).read_text()
+        for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", text):
+            found = (document.parent / target).resolve()
+            assert found.exists(), f"{document.name} → {target}"
+            assert found.is_relative_to(ROOT / "docs"), f"{document.name} → {target}"
+
+
+def test_the_strict_build_of_the_site_counts_warnings() -> None:
+    """With `--quiet` mkdocs sees no warning, and `--strict` has nothing to fail on."""
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    builds = [line for line in lines if "mkdocs build" in line and "echo" not in line]
+    assert len(builds) == 2
+    for line in builds:
+        assert "--strict" in line
+        assert "--quiet" not in line
+
+
 def test_what_the_make_file_offers_is_what_the_readme_promises() -> None:
     offered = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     promised = set(re.findall(r"make ([a-z-]+)", (ROOT / "README.md").read_text()))
