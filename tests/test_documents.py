@@ -136,14 +136,23 @@ def test_the_commands_in_the_documents_exist(document: str) -> None:
 
 
 def test_every_page_has_its_place() -> None:
-    nav = site_nav()
+    nav = tool("site_nav")
     there = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")}
     listed = [page for section in nav.pages(ROOT / "docs").values() for page in section]
     assert sorted(listed) == sorted(there)
 
 
-def site_nav() -> Any:
-    spec = importlib.util.spec_from_file_location("site_nav", ROOT / "tools" / "site_nav.py")
+def test_a_picture_opens_in_its_full_size() -> None:
+    shown = '<p>See <img alt="a > b" src="../images/a.png" /> and <em>b</em>.</p>'
+    linked = tool("site_pictures").on_page_content(shown, page=None, config=None, files=None)
+    assert linked == (
+        '<p>See <a class="picture" href="../images/a.png"><img alt="a > b" src="../images/a.png" />'
+        "</a> and <em>b</em>.</p>"
+    )
+
+
+def tool(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
