@@ -5,6 +5,7 @@ import importlib.util
 import re
 import shlex
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 
 import tulip_ood
 from tulip_ood.cli.app import app
+from tulip_ood.detectors.registry import available, class_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -174,6 +176,21 @@ def test_links_between_documents_hold() -> None:
     for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} → {target}"
+
+
+def test_the_api_has_whatever_can_be_imported() -> None:
+    """The names of `import tulip_ood`, and the class of every method."""
+    shown = {
+        name
+        for page in (ROOT / "docs" / "api").glob("*.md")
+        for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE)
+    }
+    things = [getattr(tulip_ood, name) for name in tulip_ood.__all__]
+    things += [class_of(method.name) for method in available()]
+    for thing in things:
+        if callable(thing) and not isinstance(thing, ModuleType):
+            name = f"{thing.__module__}.{thing.__qualname__}"
+            assert name in shown or thing.__module__ in shown, name
 
 
 def test_what_the_site_links_to_is_in_the_site() -> None:
