@@ -16,7 +16,7 @@ from tulip_ood.cli.settings import (
     threshold_arguments,
 )
 from tulip_ood.errors import FileFormatError
-from tulip_ood.wording import percent
+from tulip_ood.wording import counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -254,7 +254,7 @@ def _show(
             table.add_row(*line)
         Console().print(table)
     if errors:
-        typer.echo(f"{len(errors):,} inputs could not be read and were left out:", err=True)
+        typer.echo(f"{counted(len(errors), 'input')} could not be read, left out:", err=True)
         options.show_unreadable(errors, len(errors))
     typer.echo(f"wrote {target}")
     found: dict[str, Any] = report.to_dict() | detector.provenance | {"detector": str(target)}
