@@ -55,6 +55,38 @@ def test_a_transformer_is_looked_at_at_its_quarters() -> None:
     assert found == tuple(Stage(f"blocks.{i}", -1, 16) for i in (1, 3, 5))
 
 
+class Talkative(nn.TransformerEncoderLayer):
+    """Gives something along with its tokens, as many of Hugging Face's blocks do."""
+
+    def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+        return super().forward(x), None
+
+
+class OfTuples(Blocks):
+    def __init__(self, depth: int) -> None:
+        super().__init__(depth)
+        layers = [Talkative(16, 2, 32, batch_first=True) for _ in range(depth)]
+        self.blocks = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            tokens = block(tokens)[0]
+        return self.head(tokens.mean(dim=1))
+
+
+def test_blocks_may_return_tuples() -> None:
+    torch.manual_seed(0)
+    one, other = Blocks(4), OfTuples(4)
+    other.load_state_dict(one.state_dict())
+    x = torch.randn(2, 3, 16, 16)
+    networks = [as_network(model) for model in (one, other)]
+    stages = [find_inner(network, x) for network in networks]
+    assert stages[0] == stages[1] != ()
+    made = [InnerStatistics(stages[0])(network, x) for network in networks]
+    assert torch.equal(*made)
+
+
 def test_tokens_hold_their_channels_last() -> None:
     x = torch.randn(3, 5, 4)
     made = Stage("blocks.0", -1, 4).statistics(x)

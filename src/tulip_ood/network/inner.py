@@ -41,12 +41,14 @@ class Stage:
     channels: int
     width: int
 
-    def statistics(self, out: Tensor) -> Tensor:
+    def statistics(self, given: Any) -> Tensor:
         """[N, 2 · width]: mean and deviation over all positions.
 
         Args:
-            out: The stage's output, maps or tokens.
+            given: The stage's output: maps or tokens, or a tuple that begins with them.
         """
+        out = _maps_of(given)
+        assert out is not None  # `find_inner` has seen to it
         # Views of a tensor that is written to afterwards would make a graph hard to cut.
         positions = list(range(2, out.ndim)) if self.channels == 1 else list(range(1, out.ndim - 1))
         if out.dtype != torch.float16:
@@ -87,9 +89,9 @@ def find_inner(network: Network, inputs: Inputs) -> tuple[Stage, ...]:
         parts = {name: network.module.get_submodule(name) for name in _quarters(network, inputs)}
         axes = {name: 1 if _convolves(part) else -1 for name, part in parts.items()}
 
-    def shape(out: Any) -> tuple[int, ...] | None:
-        fits = isinstance(out, Tensor) and out.ndim >= 3 and out.is_floating_point()
-        return tuple(out.shape) if fits else None
+    def shape(given: Any) -> tuple[int, ...] | None:
+        out = _maps_of(given)
+        return None if out is None else tuple(out.shape)
 
     found = look_at(network, take(inputs, slice(0, 1)), dict.fromkeys(axes, shape))
     return tuple(
@@ -97,6 +99,13 @@ def find_inner(network: Network, inputs: Inputs) -> tuple[Stage, ...]:
         for name, axis in axes.items()
         if (sizes := found.get(name)) is not None
     )
+
+
+def _maps_of(given: Any) -> Tensor | None:
+    """A part's output, or the first of several: blocks may give attention weights along."""
+    out = given[0] if isinstance(given, tuple | list) and given else given
+    fits = isinstance(out, Tensor) and out.ndim >= 3 and out.is_floating_point()
+    return out if fits else None
 
 
 def _by_size(network: Network, inputs: Inputs) -> tuple[str, ...]:
