@@ -18,6 +18,7 @@ from tulip_ood.data.protocol import protocol_of
 from tulip_ood.data.root import Part
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.engine import mark_invalid
+from tulip_ood.errors import kind_and_text
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.version import __version__
@@ -222,7 +223,7 @@ class _Scorer:
             try:
                 columns[key] = _columns(self._detectors[key], passes[key], valid, labels)
             except Exception as error:
-                broken[key] = _reason(error)
+                broken[key] = kind_and_text(error)
         self._broken |= set(broken)
         return columns, broken
 
@@ -234,12 +235,8 @@ class _Scorer:
             try:
                 self._passes_of((key,)).of_piece(which, lambda: inputs)
             except Exception as error:
-                found[key] = _reason(error)
+                found[key] = kind_and_text(error)
         return found
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def _columns(

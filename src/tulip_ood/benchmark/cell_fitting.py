@@ -17,7 +17,7 @@ from tulip_ood.detectors.learning import Learned
 from tulip_ood.detectors.msp import MSP
 from tulip_ood.detectors.saving import load
 from tulip_ood.detectors.tulip import Tulip
-from tulip_ood.errors import FileFormatError, InputError, TulipError, TulipWarning
+from tulip_ood.errors import FileFormatError, InputError, TulipError, TulipWarning, kind_and_text
 from tulip_ood.network.network import Network
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs
@@ -192,7 +192,7 @@ class CellFitter:
                 },
             )
         except Exception as error:
-            self.failed[cell.key] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+            self.failed[cell.key] = kind_and_text(error)
 
     # ----------------------------------------------------------------------- train
 

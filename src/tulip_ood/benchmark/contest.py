@@ -16,7 +16,7 @@ from tulip_ood.detectors.engine import Held, mark_invalid
 from tulip_ood.detectors.ent import Entropy
 from tulip_ood.detectors.learning import Learned
 from tulip_ood.detectors.registry import make
-from tulip_ood.errors import InputError, ModelError, TulipError
+from tulip_ood.errors import InputError, ModelError, TulipError, kind_and_text
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
@@ -57,8 +57,8 @@ def on_train(name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, TulipError) else f"{type(error).__name__}: {text}"[:300]
+    ours = isinstance(error, TulipError)
+    return " ".join(str(error).split()) if ours else kind_and_text(error)
 
 
 class Contest:

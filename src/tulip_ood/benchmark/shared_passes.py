@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from tulip_ood.detectors.base import Detector
+from tulip_ood.errors import kind_and_text
 from tulip_ood.network.fast import FastPasses
 from tulip_ood.network.inputs import Inputs, finite_rows
 from tulip_ood.network.network import Network
@@ -69,7 +70,7 @@ class SharedPasses:
             try:
                 measure(self._network, inputs)
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
+                reason = kind_and_text(error)
                 for name, needs in self._needs.items():
                     if any(one.key == key for one in needs.measures):
                         found[name] = reason

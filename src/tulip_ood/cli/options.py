@@ -165,7 +165,7 @@ def check_device(name: str | None) -> None:
     try:
         torch.zeros(1, device=torch.device(name))
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).partition("\n")[0]
         raise UsageError(f"the device {name!r} cannot be used here: {reason}") from error
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from tulip_ood.data.parts import FINAL_NOTE, Parts
 from tulip_ood.data.remote import find, is_remote, join
-from tulip_ood.errors import DataError, InputError
+from tulip_ood.errors import DataError, InputError, in_one_line
 
 __all__ = ["RemoteParts", "parts_at"]
 
@@ -237,7 +237,7 @@ def _told(where: object, what: str) -> Iterator[None]:
 
 
 def _unreachable(where: object, what: str, error: OSError) -> DataError:
-    words = " ".join(str(error).split())[:300]
     return DataError(
-        f"{where} {what}: {words}. What is finished is kept: run the same command again to go on"
+        f"{where} {what}: {in_one_line(error)}. What is finished is kept: run the same command "
+        f"again to go on"
     )

@@ -24,7 +24,7 @@ from tulip_ood.detectors.precision import Parity, compare_precisions
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.detectors.search import Tried, best_parameters, combinations
 from tulip_ood.detectors.storing import Storing
-from tulip_ood.errors import InputError, warn
+from tulip_ood.errors import InputError, in_one_line, warn
 from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.measures import Measure
@@ -266,7 +266,7 @@ class Detector(Answering, Storing):
                     passes, half, lambda p: self._score(self._learn(p), p), self.task.label
                 )
         except RuntimeError as error:
-            parity = Parity(False, " ".join(str(error).split())[:200])
+            parity = Parity(False, in_one_line(error))
         finally:
             self.engine.settle("half" if parity.holds else "float32")
         self._facts["precision"] = self.network.precision

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tulip_ood.errors import TulipError
+from tulip_ood.errors import TulipError, in_one_line
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.captured import Acceleration, Round
 from tulip_ood.network.exporting import PartitionError, kind_of
@@ -205,7 +205,7 @@ class FastPasses:
         except RuntimeError as error:
             if isinstance(error, TulipError) or is_out_of_memory(error):
                 raise
-            self._refuse(perturbation, source, " ".join(str(error).split())[:200])
+            self._refuse(perturbation, source, in_one_line(error))
             return plainly()
 
     # ------------------------------------------------------------------------- the decision
