@@ -14,7 +14,7 @@ from tulip_ood.benchmark.shared_passes import SharedPasses
 from tulip_ood.detectors.base import OOD_INPUTS, Detector
 from tulip_ood.detectors.engine import Held, mark_invalid
 from tulip_ood.detectors.ent import Entropy
-from tulip_ood.detectors.learning import Learned
+from tulip_ood.detectors.lessons import Lessons
 from tulip_ood.detectors.registry import make
 from tulip_ood.errors import InputError, ModelError, TulipError, kind_and_text
 from tulip_ood.network import inputs as structures
@@ -22,7 +22,6 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows, collect_rows
-from tulip_ood.network.running import Needs
 from tulip_ood.numerics.tasks import Task
 
 __all__ = ["YARDSTICK", "Contest", "Progress", "on_train", "yardstick_of"]
@@ -134,7 +133,7 @@ class Contest:
 
     def hold(self, id_val: Iterable[Any], memory: int) -> Rows:
         """Validation inputs, as many as fit with the logits of the method that makes the most."""
-        passes = max(d._settings().n_passes for d in self.detectors.values())
+        passes = max(d.pass_settings.n_passes for d in self.detectors.values())
 
         def bytes_of_logits(inputs: Inputs) -> int:
             return 4 * self._network.probe(inputs).outputs_per_input * passes
@@ -161,7 +160,7 @@ class Contest:
         """The rows with their base pass, which most methods need and nothing else."""
         engine = self._plain.engine
         engine.look_at(rows)
-        return Held(rows, engine.passes_of(rows, self._plain._needs(), seed=self._plain.seed))
+        return engine.hold(rows, seed=self._plain.seed)
 
     def fit(self, rows: Rows, tune: Any) -> None:
         """Fit all on the same rows."""
@@ -173,28 +172,21 @@ class Contest:
 
     def fit_on_training_data(self, rows: Rows, train: Iterable[Any], tune: Any) -> None:
         """The second track: one reading of the training data for all that learn from it."""
-        learners: dict[str, Any] = {}
+        lessons = Lessons(self._plain.engine, lambda name: self._guarded(on_train(name)))
         for name, detector in list(self.detectors.items()):
             if detector.learns_from_data:
                 with self._guarded(on_train(name)):
                     self.trained[name] = self._make(name)
-                    learners[name] = self.trained[name]._learner()
-        if not learners:
+                    lessons.enrol(name, self.trained[name])
+        if not lessons:
             return
-        measures = {m.key: m for d in self.trained.values() for m in d._measures()}
-        needs = Needs(self._plain._settings(), measures=tuple(measures.values()))
-        for part in self._plain.engine.stream(train, needs):
-            self.n_train += len(part)
+        for self.n_train in lessons.read(train):
             self._say("reading training data", self.n_train, None)
-            for name in list(self.trained):
-                with self._guarded(on_train(name)):
-                    learners[name].add(part)
         held = self._held(rows)
         for name, detector in list(self.trained.items()):
             self._say(f"fitting {name} on training data", 0, None)
             with self._guarded(on_train(name)):
-                learned = Learned(learners[name].finish(), self.n_train)
-                detector.fit(held, train=learned, tune=tune)
+                detector.fit(held, train=lessons.learned(name), tune=tune)
 
     # ------------------------------------------------------------------------- scoring
 

@@ -52,8 +52,7 @@ class SharedPasses:
         self._perturbations: dict[str, Perturbation] = {}
         kept: dict[Any, Perturbation] = {}
         for name, detector in detectors.items():
-            detector._ready()
-            needs = self._needs[name] = detector._needs_to_score()
+            needs = self._needs[name] = detector.needs
             made = detector.engine.perturbation(needs.settings)
             scales = tuple(sorted(made.scales.items()))
             way = (type(made), needs.settings, scales, _of_means(made))

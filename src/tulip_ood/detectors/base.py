@@ -127,7 +127,7 @@ class Detector(Answering, Storing):
 
     def _settings(self) -> PassSettings:
         """Which noisy passes are needed; the base pass alone by default."""
-        return PassSettings(epsilon=1.0, n_samples=0, seed=self.seed)
+        return Needs.base_pass(seed=self.seed).settings
 
     def _measures(self) -> tuple[Measure, ...]:
         """What else has to be measured of an input."""

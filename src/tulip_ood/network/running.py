@@ -48,6 +48,11 @@ class Needs:
     noisy_features: bool = False
     measures: tuple[Measure, ...] = ()
 
+    @classmethod
+    def base_pass(cls, *, seed: int = 0, measures: tuple[Measure, ...] = ()) -> "Needs":
+        """The base pass alone, and what else is measured beside it."""
+        return cls(PassSettings(epsilon=1.0, n_samples=0, seed=seed), measures=measures)
+
     @property
     def passes(self) -> int:
         """Forward passes for one input."""

@@ -77,9 +77,9 @@ def _envelope_terms(detector: Tulip) -> list[Term]:
             "size of the noise",
             f"{state.setting.epsilon:g}",
             f"Every weight of the network is nudged by a random number of about this size, "
-            f"{detector._settings().n_samples} times over. Enough for a shaky answer to move, not "
-            f"enough to spoil the network: it is right {100 * clean:.1f} % of the time, nudged "
-            f"{100 * noisy:.1f} %.",
+            f"{detector.pass_settings.n_samples} times over. Enough for a shaky answer to move, "
+            f"not enough to spoil the network: it is right {100 * clean:.1f} % of the time, "
+            f"nudged {100 * noisy:.1f} %.",
         ),
         Term(
             "Θ",
