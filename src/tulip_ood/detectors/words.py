@@ -186,15 +186,16 @@ def tuning_lines(tuning: Tuning | None) -> list[str]:
     return lines
 
 
-def choice_lines(choices: dict[str, Any], samples: int) -> list[str]:
+def choice_lines(choices: dict[str, Any], settings: PassSettings) -> list[str]:
     """The scope and M that were chosen, and what else there was, one sentence a line.
 
     Args:
         choices: As a fit notes them.
-        samples: M.
+        settings: The passes as they were chosen.
 
     Example:
-        >>> choice_lines({"samples": [[2, 0.98], [4, 0.998]]}, 4)
+        >>> settings = PassSettings(0.005, n_samples=4)
+        >>> choice_lines({"samples": [[2, 0.98], [4, 0.998]]}, settings)
         ['M = 4: the ranking no longer moves (Spearman ρ with two more passes: 2: 0.980, 4: 0.998)']
     """
     lines: list[str] = []
@@ -203,20 +204,22 @@ def choice_lines(choices: dict[str, Any], samples: int) -> list[str]:
             f"scope {choices['scope']}: the smallest that does as well as all parameters on the "
             f"pseudo-OOD (cost in passes for one input, mean AUROC, loss with 95 % interval)"
         )
-        lines += [f"  {_trade(trade, samples)}" for trade in choices["scopes"]]
+        lines += [f"  {_trade(trade, settings)}" for trade in choices["scopes"]]
     steps = choices.get("samples")
     if steps:
+        samples = settings.n_samples
         seen = ", ".join(f"{m}: {rho:.3f}" for m, rho in steps)
         still = "the ranking no longer moves" if samples == steps[-1][0] else "the most there are"
         lines.append(f"M = {samples}: {still} (Spearman ρ with two more passes: {seen})")
     return lines
 
 
-def _trade(trade: dict[str, Any], samples: int) -> str:
+def _trade(trade: dict[str, Any], settings: PassSettings) -> str:
     cost = "not known"
     if trade["share"] is not None:
         repeated = percent(trade["share"])
-        cost = f"{1 + (samples + 1) * trade['share']:.1f} passes (repeats {repeated})"
+        passes = 1 + (settings.n_passes - 1) * trade["share"]
+        cost = f"{passes:.1f} passes (repeats {repeated})"
     points = [f"{100 * trade[name]:.1f}" for name in ("auroc", "loss", "low", "high")]
     return (
         f"{trade['scope']}: {cost}, ε = {trade['epsilon']:g}, AUROC {points[0]}, loss {points[1]} "
