@@ -198,6 +198,14 @@ class Contest:
         self._collectors = {name: Collector(name, d) for name, d in everyone.items()}
         self._size = self._plain.engine.batch_size
         self._shared = SharedPasses(self._network, everyone, self._size)
+        n_id, tested = self._score_inside(id_test)
+        inside = tested | self._fitted_on
+        sizes = {each: self._score_outside(each, loader, inside) for each, loader in ood.items()}
+        results = {name: collector.result() for name, collector in self._collectors.items()}
+        return Comparison(results, groups, n_id, sizes)
+
+    def _score_inside(self, id_test: Iterable[Any]) -> tuple[int, set[bytes]]:
+        """How many ID test inputs there are, and their digests."""
         n_id = 0
         tested: set[bytes] = set()
         for inputs, labels in self._pieces("ID test", id_test, labelled=True):
@@ -215,27 +223,26 @@ class Contest:
             self._say("scoring ID", n_id, None)
         if not n_id:
             raise InputError("there are no ID test inputs")
-        sizes = {}
-        inside = tested | self._fitted_on
-        for each, loader in ood.items():
-            n = 0
-            for inputs, _ in self._pieces(f"OOD set {each!r}", loader, labelled=False):
-                passes, valid = self._passes(f"OOD set {each!r}", inputs)
-                n += structures.count_rows(inputs)
-                digests = self._digests(inputs)
-                for counts, known in ((self.tuned_on, self._chosen_on), (self.inside, inside)):
-                    if found := _among(known, digests):
-                        counts[each] = counts.get(each, 0) + found
-                for name, collector in list(self._collectors.items()):
-                    with self._dropping(name):
-                        score = collector.detector.score(passes[name])
-                        collector.outside(each, mark_invalid(score, valid))
-                self._say(f"scoring {each}", n, None)
-            if n == 0:
-                raise InputError(f"the OOD set {each!r} has no inputs")
-            sizes[each] = n
-        results = {name: collector.result() for name, collector in self._collectors.items()}
-        return Comparison(results, groups, n_id, sizes)
+        return n_id, tested
+
+    def _score_outside(self, each: str, loader: Iterable[Any], inside: AbstractSet[bytes]) -> int:
+        """How many inputs an OOD set has; `inside` are the digests of all ID inputs."""
+        n = 0
+        for inputs, _ in self._pieces(f"OOD set {each!r}", loader, labelled=False):
+            passes, valid = self._passes(f"OOD set {each!r}", inputs)
+            n += structures.count_rows(inputs)
+            digests = self._digests(inputs)
+            for counts, known in ((self.tuned_on, self._chosen_on), (self.inside, inside)):
+                if found := _among(known, digests):
+                    counts[each] = counts.get(each, 0) + found
+            for name, collector in list(self._collectors.items()):
+                with self._dropping(name):
+                    score = collector.detector.score(passes[name])
+                    collector.outside(each, mark_invalid(score, valid))
+            self._say(f"scoring {each}", n, None)
+        if n == 0:
+            raise InputError(f"the OOD set {each!r} has no inputs")
+        return n
 
     def _digests(self, inputs: Inputs) -> list[bytes]:
         return structures.row_digests(inputs, seed=self._common["seed"])

@@ -1,5 +1,6 @@
 """What TULiP has fitted, in words that a newcomer understands, and what is odd about it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from tulip_ood.detectors.envelope_fit import FittedEnvelope
@@ -36,25 +37,7 @@ def look_at_envelope(
     """
     found: list[Finding] = []
     if fitted.j_score == 0.0 and score != "bound":
-        searched = tuning is not None and bool(tuning.ranked)
-        if searched:
-            why = "no perturbation did better on the pseudo-OOD"
-        elif fitted.setting.j == 0.0:
-            why = "as was asked for"
-        elif fitted.inactive >= _NEARLY_ALL:
-            why = "the bound is hardly ever positive, so the likelihood does not depend on J"
-        else:
-            why = (
-                "the likelihood on validation data is highest without any perturbation (the "
-                "network is not over-confident)"
-            )
-        found.append(
-            Finding(
-                "j-zero",
-                f"J = 0: {why}, so the score is the plain network's own and costs one pass. Set "
-                f"j=… by hand{'' if searched else ', or tune=…,'} to perturb all the same",
-            )
-        )
+        found.append(_no_width(fitted, searched=tuning is not None and bool(tuning.ranked)))
     if fitted.inactive >= _NEARLY_ALL:
         found.append(
             Finding(
@@ -65,44 +48,9 @@ def look_at_envelope(
                 f"'self'",
             )
         )
-    clean, noisy = facts["performance"], facts["noisy_performance"]
-    if clean <= chance + 1e-12:
-        found.append(
-            Finding(
-                "no-better-than-chance",
-                f"the network's {facts['performance_name']} is {percent(clean)}, no more than an "
-                f"answer that ignores the input has ({percent(chance)}): is it trained, and are "
-                f"inputs prepared as in training?",
-            )
-        )
-    if clean > chance and noisy < chance + 0.1 * (clean - chance):
-        found.append(
-            Finding(
-                "near-chance",
-                f"the perturbed network's {facts['performance_name']} is only {percent(noisy)} "
-                f"({percent(clean)} unperturbed): ε = {fitted.setting.epsilon:g} is too large. "
-                f"Use a smaller epsilon",
-            )
-        )
-    if tuning is not None and tuning.hopeless:
-        found.append(
-            Finding(
-                "spoiled",
-                f"even noise of ε = {tuning.setting.epsilon:g} spoils the network's "
-                f"{facts['performance_name']}: check that the labels belong to the outputs",
-            )
-        )
-    if tuning is not None and not tuning.ranked:
-        dropped = ", ".join(tuning.kept_label) or "none could be made"
-        found.append(
-            Finding(
-                "fallback-balanced",
-                f"fewer than three kinds of pseudo-OOD were left (dropped because the network "
-                f"keeps its answers on them: {dropped}): nothing was searched, λ is "
-                f"{_ratio(fitted.lam, fitted.balanced_lam)} × balanced and J is J*. "
-                f"Pass tune=… with OOD data or kinds of your own to search",
-            )
-        )
+    found += _of_performance(fitted, facts, chance)
+    if tuning is not None:
+        found += _of_tuning(fitted, facts, tuning)
     if guesses:
         more = f" (and {len(guesses) - 1} more)" if len(guesses) > 1 else ""
         found.append(
@@ -113,6 +61,67 @@ def look_at_envelope(
             )
         )
     return found
+
+
+def _no_width(fitted: FittedEnvelope, *, searched: bool) -> Finding:
+    """Why the envelope has no width."""
+    if searched:
+        why = "no perturbation did better on the pseudo-OOD"
+    elif fitted.setting.j == 0.0:
+        why = "as was asked for"
+    elif fitted.inactive >= _NEARLY_ALL:
+        why = "the bound is hardly ever positive, so the likelihood does not depend on J"
+    else:
+        why = (
+            "the likelihood on validation data is highest without any perturbation (the "
+            "network is not over-confident)"
+        )
+    return Finding(
+        "j-zero",
+        f"J = 0: {why}, so the score is the plain network's own and costs one pass. Set "
+        f"j=… by hand{'' if searched else ', or tune=…,'} to perturb all the same",
+    )
+
+
+def _of_performance(
+    fitted: FittedEnvelope, facts: dict[str, Any], chance: float
+) -> Iterator[Finding]:
+    """Networks that answer no better than chance, as they are or perturbed."""
+    name, clean, noisy = (
+        facts[key] for key in ("performance_name", "performance", "noisy_performance")
+    )
+    if clean <= chance + 1e-12:
+        yield Finding(
+            "no-better-than-chance",
+            f"the network's {name} is {percent(clean)}, no more than an answer that ignores the "
+            f"input has ({percent(chance)}): is it trained, and are inputs prepared as in "
+            f"training?",
+        )
+    if clean > chance and noisy < chance + 0.1 * (clean - chance):
+        yield Finding(
+            "near-chance",
+            f"the perturbed network's {name} is only {percent(noisy)} ({percent(clean)} "
+            f"unperturbed): ε = {fitted.setting.epsilon:g} is too large. Use a smaller epsilon",
+        )
+
+
+def _of_tuning(fitted: FittedEnvelope, facts: dict[str, Any], tuning: Tuning) -> Iterator[Finding]:
+    """Searches that could not do what they should."""
+    if tuning.hopeless:
+        yield Finding(
+            "spoiled",
+            f"even noise of ε = {tuning.setting.epsilon:g} spoils the network's "
+            f"{facts['performance_name']}: check that the labels belong to the outputs",
+        )
+    if not tuning.ranked:
+        dropped = ", ".join(tuning.kept_label) or "none could be made"
+        yield Finding(
+            "fallback-balanced",
+            f"fewer than three kinds of pseudo-OOD were left (dropped because the network "
+            f"keeps its answers on them: {dropped}): nothing was searched, λ is "
+            f"{_ratio(fitted.lam, fitted.balanced_lam)} × balanced and J is J*. "
+            f"Pass tune=… with OOD data or kinds of your own to search",
+        )
 
 
 def envelope_lines(
