@@ -17,6 +17,7 @@ from typing import Any
 from tulip_ood.data.parts import FINAL_NOTE, Parts
 from tulip_ood.data.remote import find, is_remote, join
 from tulip_ood.errors import DataError, InputError, in_one_line
+from tulip_ood.wording import from_json
 
 __all__ = ["RemoteParts", "parts_at"]
 
@@ -204,7 +205,7 @@ class RemoteParts(Parts):
         system, path = find(join(self.folder, name))
         try:
             with system.open_input_file(path) as file:
-                found = json.loads(file.read())
+                found = from_json(file.read())
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         except OSError as error:
