@@ -344,7 +344,7 @@ class Detector(Answering, Storing):
         if outside and self.search:
             self._choose(*best_parameters(self, passes, outside, state))
         self._state, calibration = self._learn_and_calibrate(passes, state)
-        lost = bad + (0 if rows is None else rows.dropped)
+        lost = bad + (0 if rows is None else rows.dropped_beside)
         share = calibration.n_inputs / len(passes)  # held out, of all
         self._calibration = calibration.with_unscorable(round(lost * share))
         self._entropy_reference = Reference.of(self.task.base_uncertainty(passes.base))

@@ -48,6 +48,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    @property
+    def dropped_beside(self) -> float:
+        """How many were left out for as many as are held: of a sample, its part of `dropped`."""
+        return self.dropped * len(self) / max(self.seen - self.dropped, 1)
+
     def take(self, index: Tensor | Iterable[int]) -> "Rows":
         """Some of the rows, in the order of `index`."""
         chosen = torch.as_tensor(index, dtype=torch.int64)
