@@ -39,7 +39,9 @@ TESTED = ("2.11", "2.13")
 
 # Exporting patches classes of PyTorch's for as long as it takes: one at a time.
 _exporting = fork_safe_lock()
-# A graph holds no weights and is good for as long as its network lives, whatever is perturbed.
+# A graph holds no weights and is good for as long as its network lives, whatever is perturbed. But
+# it takes megabytes, and texts come in all lengths: those for a few kinds of input are kept.
+_KINDS = 8
 _graphs: "weakref.WeakKeyDictionary[Network, dict[Any, Exported]]" = weakref.WeakKeyDictionary()
 
 # Operations that PyTorch composes of others may return what they were given, whatever their schema
@@ -126,9 +128,11 @@ def export_network(network: Network, example: Inputs) -> Exported:
     with _exporting:
         graphs = _graphs.setdefault(network, {})
         kind = kind_of(network, example)
-        if kind not in graphs:
-            graphs[kind] = _export(network, example)
-        return graphs[kind]
+        found = graphs.pop(kind, None) or _export(network, example)
+        graphs[kind] = found  # the last one used stands last
+        while len(graphs) > _KINDS:
+            del graphs[next(iter(graphs))]
+        return found
 
 
 def kind_of(network: Network, inputs: Inputs) -> tuple[Any, ...]:

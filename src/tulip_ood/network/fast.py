@@ -2,11 +2,14 @@
 
 The fast ones need a graph of the network, which takes a second or more to make: it is made once the
 plain passes over the same weights have computed as much as that is worth, for the parameters in
-scope and the kind of input at hand, and forgotten when weights or devices change. Whatever stands
-in the way, the plain passes do the work, and why is said once.
+scope and the kind of input at hand, and forgotten when weights or devices change. Each holds
+perturbed weights of its own: where inputs are of many kinds (texts of all lengths), the two that
+were used last are kept, and another one has to earn its place first. Whatever stands in the way,
+the plain passes do the work, and why is said once.
 """
 
 import os
+from collections import defaultdict
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -36,6 +39,7 @@ _VARIABLE = "TULIP_OOD_FAST"
 _EARNED = {"cpu": 3e11, "cuda": 1e14}
 _NONE: frozenset[str] = frozenset()
 _WORTH_SHARING = 0.9  # of a pass, that every perturbed pass has to itself
+_KEPT = 2  # graphs, with all perturbed weights each
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,7 @@ class FastPasses:
         self.exact = exact
         self.options = options or FastOptions.from_text(os.environ.get(_VARIABLE, ""))
         self.refused: str | None = None
-        self._computed = 0.0
+        self._computed: defaultdict[Any, float] = defaultdict(float)  # by plain passes, of a kind
         self._small: bool | None = None
         self._partitions: dict[Any, Partition | None] = {}
         self._rounds: dict[Partition, tuple[Perturbation | None, Round]] = {}
@@ -171,7 +175,7 @@ class FastPasses:
         with self._lock:
             self._partitions.clear()
             self._rounds.clear()
-            self._computed = 0.0
+            self._computed.clear()
 
     def run(
         self,
@@ -219,16 +223,29 @@ class FastPasses:
         key = self._key(perturbation, first)
         with self._lock:
             if key in self._partitions:
+                self._partitions[key] = self._partitions.pop(key)  # the last one used stands last
                 return self._partitions[key]
+            earns = None if self.exact else key  # exact ones hold no weights: all earn together
             flops = self.network.known_probe.compute.flops
-            self._computed += n * flops * perturbation.settings.n_passes
-            if self._computed < self._price():
+            self._computed[earns] += n * flops * perturbation.settings.n_passes
+            if self._computed[earns] < self._price():
                 return None
             try:
                 self._partitions[key] = self._cut(key[0], first)
             except PartitionError as error:
                 self._refuse(perturbation, source, str(error))
+            if not self.exact:
+                self._let_go()
             return self._partitions[key]
+
+    def _let_go(self) -> None:
+        """Forget the graphs that were not used for longest; they have to be earned again."""
+        made = [key for key, partition in self._partitions.items() if partition is not None]
+        for key in made[:-_KEPT]:
+            partition = self._partitions.pop(key)
+            self._computed.pop(key, None)
+            if partition is not None:
+                self._rounds.pop(partition, None)
 
     def _cut(self, names: frozenset[str], first: Inputs) -> Partition:
         """With everything that is on; where that does not work, without fused kernels."""
@@ -289,6 +306,7 @@ class FastPasses:
             current = made is not None and made.weights[0] is partition.weights()
             if made is None or known is not moving or not current:
                 made = hold_round(partition, perturbation, self.options.acceleration())
-                self._rounds[partition] = moving, made
+                if partition in self._partitions.values():  # another thread may have let it go
+                    self._rounds[partition] = moving, made
                 perturbation.release()
             return made
