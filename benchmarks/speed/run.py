@@ -203,7 +203,7 @@ def make_round(detector: Any, x: Any, recorded: bool = True) -> Callable[[], Any
     together = fast._together(partition, perturbation)
     if not recorded:
         return lambda: together._run(partition.handed(x))
-    return lambda: together.outputs(x)
+    return lambda: together(x)
 
 
 def make_energy(detector: Any, x: Any) -> Callable[[], Any]:
@@ -217,7 +217,7 @@ def make_energy(detector: Any, x: Any) -> Callable[[], Any]:
     network = detector.network
     partition = Partition.of(network, (), x, options.lowering(network))
     together = Round(partition, [partition.weights()], options.acceleration())
-    return lambda: -torch.logsumexp(together.outputs(x)[0][0].float(), dim=1)
+    return lambda: -torch.logsumexp(together(x).base.logits.float(), dim=1)
 
 
 def eager(model: Any, x: Any, tf32: bool) -> Callable[[], Any]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import tulip_ood
 from tulip_ood import Auto, Tulip
+from tulip_ood.detectors.envelope_fit import fit_envelope
 from tulip_ood.detectors.evidence import Trial, weight_of
 from tulip_ood.detectors.pseudo import shifted_rows
 from tulip_ood.errors import InputError
@@ -235,14 +236,34 @@ def test_inner_stages_are_kept_in_a_file(looking: Auto, tmp_path: Path) -> None:
 
 
 def test_progress_reaches_what_it_said() -> None:
-    """Passes of mirror images and for inner stages are counted like others."""
+    """Passes of mirror images are counted like others; inner stages are seen in the base pass."""
     told: list[tuple[int, int]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         detector = Auto(seeing())
         detector.fit([seen()], progress=lambda done, total: told.append((done, total)))
-    assert detector._needs().passes > 12
+    assert detector._needs().measures
+    assert detector._needs().passes == 12 + detector._mirrors
     assert told[-1][0] == told[-1][1]
+
+
+def test_an_input_costs_no_more_passes_than_were_said(looking: Auto) -> None:
+    x, _ = seen()
+    seen_rows = 0
+    whole = looking.network.run
+
+    def run(inputs: Tensor, *more: object, **options: object) -> object:
+        nonlocal seen_rows
+        seen_rows += len(inputs)
+        return whole(inputs, *more, **options)  # type: ignore[arg-type]
+
+    looking.score(x)  # what has to be looked at first
+    looking.network.run = run  # type: ignore[method-assign,assignment]
+    try:
+        looking.score(x)
+    finally:
+        del looking.network.run
+    assert seen_rows == looking._needs_to_score().passes * len(x)
 
 
 def test_inner_stages_are_left_out_where_there_are_none(data: tuple[Tensor, Tensor]) -> None:
@@ -324,11 +345,11 @@ def test_bytes_are_mirrored_as_numbers_are(
 
 def test_what_is_mirrored() -> None:
     wide = torch.arange(24, dtype=torch.uint8).reshape(1, 1, 4, 6)
-    assert torch.equal(Mirrored.change(wide), wide.flip(-1))
+    assert torch.equal(Mirrored().change(wide), wide.flip(-1))
     last = torch.arange(5 * 6 * 3).reshape(1, 5, 6, 3).to(torch.uint8)
-    assert torch.equal(Mirrored.change({"x": last})["x"], last.flip(2))
+    assert torch.equal(Mirrored().change({"x": last})["x"], last.flip(2))
     tiny = torch.rand(1, 1, 2, 3)  # channels first, three pixels wide
-    assert torch.equal(Mirrored.change(tiny), tiny.flip(-1))
+    assert torch.equal(Mirrored().change(tiny), tiny.flip(-1))
     assert Mirrored.fits(wide)
     assert not Mirrored.fits(wide.long())
     assert not Mirrored.fits((wide, wide))
@@ -437,3 +458,20 @@ def test_regression_is_tulip_alone(data: tuple[Tensor, Tensor]) -> None:
 def test_what_is_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Auto(network(), **settings)  # type: ignore[arg-type]
+
+
+def test_parts_that_only_score_need_no_search_for_j(data: tuple[Tensor, Tensor]) -> None:
+    """J is given for shaped features, and has no part in the ratio."""
+    detector = Auto(network()).fit([data])
+    passes = detector.engine.passes_of(
+        detector.engine.collect([data], detector._needs(), seed=0, memory=1 << 30),
+        detector._needs(),
+        seed=0,
+    )
+    for part in detector.parts[1:]:
+        if not isinstance(part, Tulip):
+            continue
+        quick = part._learn(passes)
+        whole = fit_envelope(passes, part.task, part._setting, sqrt_outputs=part._uses_sqrt)
+        assert quick.plain.j_star == 0.0 < whole.plain.j_star
+        assert torch.equal(part._score(quick, passes), part._score(whole, passes))

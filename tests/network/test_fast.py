@@ -12,9 +12,11 @@ from torch import Tensor, nn
 import tulip_ood
 from tulip_ood.detectors.trial_passes import Runner
 from tulip_ood.errors import TulipError, TulipWarning
+from tulip_ood.network.exporting import MOST_ROWS
 from tulip_ood.network.fast import FastOptions, FastPasses
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
+from tulip_ood.network.partition import Partition
 from tulip_ood.network.rows import collect_rows
 from tulip_ood.network.running import Needs, run_passes
 from tulip_ood.numerics.tasks import make_task
@@ -343,3 +345,20 @@ def test_mirror_images_are_answered_as_by_plain_passes(
     torch.testing.assert_close(found.extras, plain.extras, rtol=1e-4, atol=1e-4)
     own = run_passes(perturbation, x.flip(-1), batch_size=16)
     assert torch.equal(Mirrored().passes_of(plain).base, own.base)
+
+
+class Crowded(nn.Linear):
+    """As cuDNN does with float32, it goes another way with very many inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (2 if x.shape[0] > MOST_ROWS else 1)
+
+
+def test_a_limit_to_the_number_of_inputs_is_no_reason_to_refuse() -> None:
+    network = Network(Crowded(2, 3), make_task("classification"))
+    partition = Partition.of(network, ["weight"], torch.rand(3, 2))
+    few, many = torch.rand(5, 2), torch.rand(MOST_ROWS + 1, 2)
+    own = partition.tail(partition.trunk(few)).logits
+    torch.testing.assert_close(own, network.run(few).logits)
+    assert partition.fits(few)
+    assert not partition.fits(many)

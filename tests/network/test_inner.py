@@ -1,10 +1,16 @@
 """What inner stages see: which they are, and their statistics."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 
+from tulip_ood import Tulip
 from tulip_ood.models.resnet import ResNet18Small
+from tulip_ood.network.fast import FastOptions, FastPasses
 from tulip_ood.network.inner import InnerStatistics, Stage, find_inner
+from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
 from tulip_ood.network.running import Needs, run_passes
 from tulip_ood.numerics.tasks import make_task
@@ -52,7 +58,6 @@ def test_a_transformer_is_looked_at_at_its_quarters() -> None:
 def test_tokens_hold_their_channels_last() -> None:
     x = torch.randn(3, 5, 4)
     made = Stage("blocks.0", -1, 4).statistics(x)
-    assert made is not None
     torch.testing.assert_close(made, torch.cat([x.mean(1), x.std(1, correction=0)], dim=1))
 
 
@@ -109,8 +114,6 @@ def test_an_input_alone_and_among_others() -> None:
 
 
 def test_a_record_holds_them_by_stage() -> None:
-    from tulip_ood import Tulip
-
     torch.manual_seed(0)
     detector, x = Tulip(ResNet18Small(10)), torch.randn(4, 3, 16, 16)
     measure = InnerStatistics(find_inner(detector.network, x))
@@ -122,3 +125,49 @@ def test_a_record_holds_them_by_stage() -> None:
     torch.testing.assert_close(
         torch.cat([first, second, third], dim=1), measure(detector.network, x)
     )
+
+
+def test_half_precision_is_summed_in_float32() -> None:
+    torch.manual_seed(0)
+    x = (30 + torch.rand(3, 4, 16, 16)).to(torch.float16)  # far from 0, where squares would cancel
+    made, exact = Stage("conv", 1, 4).statistics(x), Stage("conv", 1, 4).statistics(x.double())
+    assert made.dtype == torch.float32
+    torch.testing.assert_close(made, exact.float(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("hold", [True, False])
+@pytest.mark.parametrize(
+    ("model", "scope"),
+    [
+        (ResNet18Small(10), "all"),
+        (ResNet18Small(10), "last-stage"),
+        (Named(), "all"),
+        (Named(), ("third.*", "head.*")),
+        (Blocks(4), "all"),
+        (Blocks(4), "last-block"),
+    ],
+)
+def test_fast_passes_see_the_same(model: nn.Module, scope: Any, hold: bool) -> None:
+    """In the trunk or in the tail, with folded and fused layers, and whatever else is measured."""
+    torch.manual_seed(0)
+    x = torch.randn(7, 3, 32, 32)
+    detector = Tulip(model.eval(), n_samples=2, scope=scope, hold=hold)
+    network = detector.network
+    network.probe(x)
+    stages = find_inner(network, x)
+    measures = (InnerStatistics(stages), InnerStatistics(stages[:1]), Mirrored())
+    needs = Needs(detector._settings(), measures=measures, noisy_features=True)
+    perturbation = detector._make_perturbation(needs.settings)
+    fast = FastPasses(network, FastOptions(earned=0))
+    fast._small = False
+    with torch.no_grad():
+        plain = run_passes(perturbation, x, batch_size=4, needs=needs)
+        made = fast.run(perturbation, x, batch_size=4, needs=needs)
+    assert (fast.made, fast.refused) == (1, None)
+    assert set(made.extras) == set(plain.extras) == {measure.key for measure in measures}
+    torch.testing.assert_close(made.extras, plain.extras, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(made.noisy_features, plain.noisy_features, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(made.base, plain.base, rtol=1e-4, atol=1e-5)
+    for key, rows in plain.extras.items():
+        measure = next(one for one in measures if one.key == key)
+        torch.testing.assert_close(measure(network, x), rows, rtol=1e-4, atol=1e-5)

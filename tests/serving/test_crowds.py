@@ -22,9 +22,11 @@ class Slow:
     """A judge that waits until it may go on."""
 
     def __init__(self, judge: Judge) -> None:
-        self.go, self.judge, self.seen = threading.Event(), judge, 0
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.judge, self.seen = judge, 0
 
     def __call__(self, images: Any) -> list[Judged]:
+        self.begun.set()
         self.go.wait(20)
         self.seen += len(images)
         return Judge.judge(self.judge, images)
@@ -134,7 +136,7 @@ def test_who_leaves_costs_no_work(slow: Any) -> None:
     service, waiting = slow(batch=1)
 
     async def leaving(after: int) -> list[Any]:
-        """Asks, waits until so many images are in the line, and goes."""
+        """Asks, waits until one image is under way and so many are in the line, and goes."""
         body = {"type": "http.request", "body": GOOD, "more_body": False}
         sent: list[Any] = []
 
@@ -143,7 +145,7 @@ def test_who_leaves_costs_no_work(slow: Any) -> None:
             if body:
                 given, body = body, {}
                 return given
-            while service.scoring._batcher.waiting < after:
+            while not waiting.begun.is_set() or service.scoring._batcher.waiting < after:
                 await asyncio.sleep(0.005)
             return {"type": "http.disconnect"}
 

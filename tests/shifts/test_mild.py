@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tulip_ood.numerics.random import uniform
 from tulip_ood.shifts.kinds import Range, shift
-from tulip_ood.shifts.mild import MILD
+from tulip_ood.shifts.mild import MILD, mild_blur
 
 
 def images(n: int = 40, side: int = 16) -> Tensor:
@@ -54,3 +55,14 @@ def test_lengths_grow_with_the_image() -> None:
     assert isinstance(other, Tensor)
     moved, moved_more = (one - small).abs().mean(), (other - large).abs().mean()
     assert 0.5 * moved < moved_more < 2 * moved
+
+
+def test_blur_is_that_of_a_square_window() -> None:
+    x, within = images(side=64), Range(torch.tensor(0.0), torch.tensor(1.0))
+    wide = x
+    for _ in range(3):
+        padded = torch.nn.functional.pad(wide, [2] * 4, mode="replicate")
+        wide = torch.nn.functional.avg_pool2d(padded, 5, stride=1)
+    strength = uniform((len(x), 1, 1, 1), seed=0, name="mild_blur/strength")
+    made = mild_blur(x, within.low, within.high, seed=0)
+    torch.testing.assert_close(made, x + strength * (wide - x))

@@ -138,7 +138,9 @@ class Answering(ABC):
             label, base = task.label(passes.base), self._base_probs(passes)
             return self._score(state, passes), label, probs, entropy, base
 
-        score, label, probs, entropy, base = self.engine.over(x, self._needs_to_score(), judge)
+        score, label, probs, entropy, base = self.engine.over(
+            x, self._needs_to_score(), judge, on_device=self._scores_on_device()
+        )
         quantities = {"entropy": (entropy, self._entropy_reference)}
         return self._decide(score, label, probs, quantities, base_probs=base)
 

@@ -2,12 +2,12 @@
 
 TULiP with the balanced λ and its calibrated strength J* orders the inputs, as it orders the
 network's own errors best; where the network answers mirror images alike, the entropy of the mirror
-image is averaged with it (T). Three more opinions come from the same passes: TULiP's GEN over
-shaped features (G), neighbours (K, of the mirror image too), and the ratio of noise to drift (R),
-each as far as it finds pseudo-OOD (its weight w). A fourth comes from one pass more: how unusual
-the input looks to the inner stages of the network (I). Beyond what shifts the order of all inputs,
-they count only where they speak clearly against an input (c), more clearly than against mildly
-changed validation images that are still answered rightly:
+image is averaged with it (T). More opinions come from the same passes: TULiP's GEN over shaped
+features (G), neighbours (K, of the mirror image too), and the ratio of noise to drift (R), each as
+far as it finds pseudo-OOD (its weight w); and how unusual the input looks to the inner stages of
+the network (I). Beyond what shifts the order of all inputs, they count only where they speak
+clearly against an input (c), more clearly than against mildly changed validation images that are
+still answered rightly:
 
     U = z(T) + strength · (½ w_K z(K) + max(0, w_G z(G) + w_K z(K) − c_G)
                            + w_R max(0, z(R) − c_R) + 2 max(0, z(I) − c_I))
@@ -133,7 +133,9 @@ class Auto(Sum):
         if name == DEPTH:
             return Depth(**settings)
         if name == SHAPED:
-            return Tulip(**{"score": "gen", "shaping": SHAPING, "j": SHAPED_J, **settings})
+            part = Tulip(**{"score": "gen", "shaping": SHAPING, "j": SHAPED_J, **settings})
+            part.only_scores = True
+            return part
         return super()._make_part(name, **settings)
 
     @property

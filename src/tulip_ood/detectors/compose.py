@@ -117,6 +117,9 @@ class Sum(Detector):
     def _needs_to_score(self) -> Needs:
         return union([part._needs_to_score() for part in self.parts])
 
+    def _scores_on_device(self) -> bool:
+        return all(part._scores_on_device() for part in self.parts)
+
     def _reads_scale(self) -> bool:
         return any(part._reads_scale() for part in self.parts)
 

@@ -1,4 +1,4 @@
-"""How unusual an input looks to the inner stages of a network, from one plain pass."""
+"""How unusual an input looks to the inner stages of a network, seen in the base pass."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -105,12 +105,18 @@ class Depth(Detector):
 
     def _score(self, state: DepthState, passes: Passes) -> Tensor:
         sizes = [2 * stage.width for stage in self.stages]
-        means, spreads = state.means.split(sizes), state.spreads.split(sizes)
-        total = torch.zeros(len(passes), dtype=torch.float64)
-        for i, rows in enumerate(InnerStatistics(self.stages).of(passes)):
-            distance = _distance(rows.to(torch.float64), means[i], spreads[i])
-            total = total + (distance - state.centres[i]) / state.widths[i]
+        where = passes.base.device
+        means, spreads = (v.to(where).split(sizes) for v in (state.means, state.spreads))
+        scales = zip(state.centres.tolist(), state.widths.tolist(), strict=True)
+        total = torch.zeros(len(passes), dtype=torch.float64, device=where)
+        stages = zip(InnerStatistics(self.stages).of(passes), means, spreads, scales, strict=True)
+        for rows, mean, spread, (centre, width) in stages:
+            distance = _distance(rows.to(torch.float64), mean, spread)
+            total = total + (distance - centre) / width
         return total / len(self.stages)
+
+    def _scores_on_device(self) -> bool:
+        return True
 
     def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What was learned, and of which stages."""

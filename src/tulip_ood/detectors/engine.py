@@ -30,7 +30,7 @@ from tulip_ood.numerics.given import whole
 
 __all__ = ["Engine", "Held", "PassCount", "mark_invalid"]
 
-_CHUNK_BYTES = 128 << 20  # logits of all passes that are in memory at once while scoring
+_CHUNK_BYTES = 128 << 20  # logits and features of all passes, in memory at once while scoring
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,9 +309,9 @@ class Engine:
             if isinstance(inputs, dict) and set(inputs) != set(self.inputs.get("items", ())):
                 inputs = structures.inputs_only(inputs)  # a labelled batch, as a loader gives it
             check_alike(inputs, self.inputs)
-        outputs = self.network.probe(inputs).outputs_per_input
+        self.network.probe(inputs)
         parts = []
-        for chunk in structures.chunks(inputs, self._chunk_rows(outputs * needs.passes)):
+        for chunk in structures.chunks(inputs, self._chunk_rows(needs)):
             try:
                 passes = self._run(chunk, needs, on_device=on_device)
             except (RuntimeError, IndexError, TypeError, ValueError) as error:
@@ -329,9 +329,14 @@ class Engine:
         if words := unlike(inputs, self.inputs):
             raise InputError(f"the network cannot run on {words}: {in_one_line(error)}") from error
 
-    def _chunk_rows(self, numbers_per_row: int) -> int:
+    def _chunk_rows(self, needs: Needs) -> int:
         """A whole number of batches, so that chunks do not change which inputs go together."""
-        fitting = _CHUNK_BYTES // (4 * numbers_per_row)
+        probe = self.network.known_probe
+        numbers = probe.outputs_per_input * needs.passes
+        if needs.noisy_features and probe.head is not None:
+            layer: Any = self.network.module.get_submodule(probe.head)
+            numbers += math.prod(layer.weight.shape[1:]) * needs.settings.n_passes
+        fitting = _CHUNK_BYTES // (4 * numbers)
         return max(1, fitting // self.batch_size) * self.batch_size
 
     # --------------------------------------------------------------------- files

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -95,7 +96,8 @@ class Features:
 
     def distance(self, features: Tensor) -> Tensor:
         """The mean squared deviation, in units of each feature's own, [N]."""
-        return ((features.to(torch.float64) - self.mean) / self.deviation).square().mean(dim=1)
+        mean, deviation = self.mean.to(features.device), self.deviation.to(features.device)
+        return ((features.to(torch.float64) - mean) / deviation).square().mean(dim=1)
 
 
 @dataclass(frozen=True)
@@ -125,15 +127,19 @@ class Constants:
     noise_var_at_0: Tensor | None
 
     @staticmethod
-    def of(passes: Passes, task: Task, setting: Setting, *, sqrt_outputs: bool) -> "Constants":
-        """From the passes of labelled ID inputs."""
+    def of(
+        passes: Passes, task: Task, setting: Setting, *, sqrt_outputs: bool, search: bool = True
+    ) -> "Constants":
+        """From the passes of labelled ID inputs; J* is 0 where it is not searched for."""
         assert passes.labels is not None
         measured = measure(passes, sqrt_outputs=sqrt_outputs)
         trace_xx = calibration.mean_trace(measured.trace)
         balanced = calibration.balanced_lambda(trace_xx, float(measured.drift.mean()))
         lam = setting.lam if setting.lam is not None else setting.balance * balanced
         unit = measured.stretch(trace_xx, lam)
-        best = calibration.calibrate_j(task, passes.base, passes.noisy, unit, passes.labels)
+        best = calibration.NOT_SEARCHED
+        if search:
+            best = calibration.calibrate_j(task, passes.base, passes.noisy, unit, passes.labels)
         dead = (measured.bound(trace_xx, lam) <= 0).to(torch.float64).mean()
         noise = (best.noise_var, best.noise_var_at_0)
         return Constants(trace_xx, lam, balanced, best.j, float(dead), *noise)
@@ -207,9 +213,22 @@ class FittedEnvelope:
 
 
 def fit_envelope(
-    passes: Passes, task: Task, setting: Setting, *, sqrt_outputs: bool
+    passes: Passes,
+    task: Task,
+    setting: Setting,
+    *,
+    sqrt_outputs: bool,
+    search: bool = True,
 ) -> FittedEnvelope:
     """Θ_XX, λ, J* and J from the passes of labelled ID inputs (Sec. 4.2).
+
+    Args:
+        passes: Of labelled ID inputs.
+        task: What the outputs mean.
+        setting: How ε, λ and J are to be found.
+        sqrt_outputs: Whether D is multiplied by √o.
+        search: Look for J*, which takes longer than the rest. Where J is given, only probabilities
+            rest on it.
 
     Example:
         >>> from tulip_ood.network.perturbation import PassSettings
@@ -223,12 +242,16 @@ def fit_envelope(
         >>> constants.j_star > 0, constants.lam == constants.balanced_lam
         (True, True)
     """
-    plain = scoring = Constants.of(passes, task, setting, sqrt_outputs=sqrt_outputs)
+    search = search or setting.j is None
+    find = partial(
+        Constants.of, task=task, setting=setting, sqrt_outputs=sqrt_outputs, search=search
+    )
+    plain = scoring = find(passes)
     shaping, shaped = None, passes
     if setting.shaping is not None:
         shaping = make_shaping(setting.shaping).learned(passes.need_features())
         shaped = passes.reshaped(shaping)
-        scoring = Constants.of(shaped, task, setting, sqrt_outputs=sqrt_outputs)
+        scoring = find(shaped)
     j_score = setting.j if setting.j is not None else setting.j_scaling * scoring.j_star
     if j_score == 0.0 and setting.j is None and isinstance(task, Regression):
         # A constant variance ranks nothing. Any J > 0 ranks by S, and only the ranking matters.
@@ -325,7 +348,7 @@ def judge_passes(
         (torch.Size([40, 3]), torch.Size([40]))
     """
     base = passes.base.to(torch.float64)
-    nothing = torch.zeros(base.shape[:-1], dtype=torch.float64)
+    nothing = torch.zeros(base.shape[:-1], dtype=torch.float64, device=base.device)
     bound, stretch, distance, samples = nothing, nothing, nothing, base.unsqueeze(0)
     if len(passes.noisy):
         measured = measure(passes, sqrt_outputs=sqrt_outputs)

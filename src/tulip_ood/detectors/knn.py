@@ -18,7 +18,8 @@ __all__ = ["KNN", "Bank", "near_rows"]
 
 PUBLISHED_ROWS = 50_000  # the bank that the published K are for: CIFAR's training set
 _QUERIES, _ROWS = 256, 1 << 16  # of one block of products: 64 MB of float32
-_GATHERED = 1 << 22  # numbers of neighbours looked at again in float64: 32 MB
+# Numbers of neighbours looked at again in float64: 32 MB; a GPU has more, and many starts cost it.
+_GATHERED, _GATHERED_ON_GPU = 1 << 22, 1 << 25
 # Large enough that the allocator gives each block back to the system by itself.
 _BLOCK_BYTES = 64 << 20
 _ON_DEVICE_BYTES = 2 << 30  # a bank that stays on the device; a larger one goes there in blocks
@@ -85,9 +86,12 @@ def near_rows(
     """
     wanted = min(k + _SLACK, len(bank))
     searched = bank if searched is None else searched
-    step = max(1, _GATHERED // ((wanted - first) * bank.shape[1]))
-    for begin in range(0, len(queries), _QUERIES):
-        some_queries = queries[begin : begin + _QUERIES].to(device or bank.device, torch.float32)
+    at_once, gathered = _QUERIES, _GATHERED
+    if bank.device.type == "cuda":
+        at_once, gathered = max(_QUERIES, _QUERIES * _ROWS // len(bank)), _GATHERED_ON_GPU
+    step = max(1, gathered // ((wanted - first) * bank.shape[1]))
+    for begin in range(0, len(queries), at_once):
+        some_queries = queries[begin : begin + at_once].to(device or bank.device, torch.float32)
         index = _nearest(searched, some_queries, wanted)[:, first:].to(bank.device)
         for start in range(0, len(index), step):
             some = index[start : start + step]
@@ -161,6 +165,9 @@ class KNN(FeatureDetector):
             self._placed[device] = placed
         return placed[1]
 
+    def _scores_on_device(self) -> bool:
+        return True
+
     def _learner(self) -> Learner:
         return _BankLearner()
 
@@ -172,16 +179,17 @@ class KNN(FeatureDetector):
     def _of_features(self, state: Bank, features: Tensor, passes: Passes) -> Tensor:
         k = state.neighbour(self.k)
         queries = unit(features)
-        scores = torch.empty(len(queries), dtype=torch.float64)
+        scores = torch.empty(len(queries), dtype=torch.float64, device=queries.device)
         # Rounding moves a neighbour by a few ranks: those far nearer need not be looked at again.
         skipped = max(0, k - 1 - _SLACK)
         searched = self._searched(state.rows)
+        bank = searched if searched.device == queries.device else state.rows
         found = near_rows(
-            state.rows, queries, k, first=skipped, searched=searched, device=self.network.device
+            bank, queries, k, first=skipped, searched=searched, device=self.network.device
         )
         for where, rows in found:
-            distances = (rows - queries[where].unsqueeze(1)).square().sum(dim=2)
-            scores[where] = distances.kthvalue(k - skipped, dim=1).values
+            distances = (rows - queries[where].to(rows.device).unsqueeze(1)).square().sum(dim=2)
+            scores[where] = distances.kthvalue(k - skipped, dim=1).values.to(scores.device)
         return scores
 
     def _report_lines(self) -> list[str]:

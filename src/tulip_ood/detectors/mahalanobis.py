@@ -73,8 +73,8 @@ class FeatureDetector(Detector):
         """Scores of some inputs: their features [N, d] in float64, and their passes."""
 
     def _score(self, state: Any, passes: Passes) -> Tensor:
-        scores = torch.full((len(passes),), math.inf, dtype=torch.float64)
         whole = passes.need_features()
+        scores = torch.full((len(passes),), math.inf, dtype=torch.float64, device=whole.device)
         for rows in row_blocks(len(passes), whole.shape[1] + passes.base.shape[-1]):
             features = whole[rows].to(torch.float64)
             known = features.isfinite().all(dim=1)

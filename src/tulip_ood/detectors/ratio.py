@@ -1,10 +1,11 @@
 """How far weight noise moves an input's outputs, beside how far training has moved them."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor
 
-from tulip_ood.detectors.envelope_fit import FittedEnvelope, measure
+from tulip_ood.detectors.envelope_fit import FittedEnvelope, fit_envelope, measure
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.running import Needs
@@ -17,14 +18,14 @@ _NO_DRIFT = 1e-9  # an input that the drift does not move at all
 class Ratio(Tulip):
     """log((Θ + Θ_XX) / D): the two sides of TULiP's bound as a ratio, without λ and J.
 
-    A part of `Auto`; everything else is as in `Tulip`.
+    A part of `Auto`; everything else is as in `Tulip`, and probabilities are the network's own.
 
     Example:
         >>> import torch
         >>> _ = torch.manual_seed(0)
         >>> model, x = torch.nn.Linear(4, 3), torch.randn(200, 4)
         >>> y = (model(x) + torch.randn(200, 3) / 2).argmax(1)
-        >>> detector = Ratio(model, j=1.0).fit([(x, y)], recipe="balanced")
+        >>> detector = Ratio(model).fit([(x, y)], recipe="balanced")
         >>> detector.score(x[:5]).shape
         torch.Size([5])
     """
@@ -33,6 +34,12 @@ class Ratio(Tulip):
 
     def _needs_to_score(self) -> Needs:
         return self._needs()
+
+    def _learn(self, passes: Passes) -> FittedEnvelope:
+        without_j = replace(self._setting, j=0.0)  # which has no part in the ratio
+        return fit_envelope(
+            passes, self.task, without_j, sqrt_outputs=self._uses_sqrt, search=False
+        )
 
     def _score(self, state: FittedEnvelope, passes: Passes) -> Tensor:
         measured = measure(passes, sqrt_outputs=self._uses_sqrt)

@@ -92,6 +92,8 @@ class Tulip(TulipFitting):
 
     name: ClassVar[str] = "tulip"
     state_class: ClassVar[type] = FittedEnvelope
+    # A part of another detector, which asks it for scores and never for probabilities.
+    only_scores: bool = False
 
     def __init__(
         self,
@@ -228,14 +230,20 @@ class Tulip(TulipFitting):
         return self._recipe.sqrt_outputs if self.sqrt_outputs is None else self.sqrt_outputs
 
     def _learn(self, passes: Passes) -> FittedEnvelope:
-        return fit_envelope(passes, self.task, self._setting, sqrt_outputs=self._uses_sqrt)
+        return fit_envelope(
+            passes,
+            self.task,
+            self._setting,
+            sqrt_outputs=self._uses_sqrt,
+            search=not self.only_scores,
+        )
 
     def _score(self, state: FittedEnvelope, passes: Passes) -> Tensor:
         return score_passes(passes, self.task, self.score_name, state, sqrt_outputs=self._uses_sqrt)
 
     def _scores_on_device(self) -> bool:
-        # Shaping and a variance of the observations are tensors on the CPU.
-        return isinstance(self.task, Classification) and self._state.shaping is None
+        # The variance of observations is a tensor on the CPU.
+        return isinstance(self.task, Classification)
 
     # ------------------------------------------------------------------ predict
 
@@ -251,7 +259,7 @@ class Tulip(TulipFitting):
 
         needs = self._needs_to_score() if one_pass else self._needs()
         score, label, entropy, base, probs, bound, stretch, distance, variance = self.engine.over(
-            x, needs, judge
+            x, needs, judge, on_device=self._scores_on_device()
         )
         quantities = {
             "entropy": (entropy, self._entropy_reference),

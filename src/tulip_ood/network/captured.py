@@ -16,10 +16,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from tulip_ood.network.features import Head
 from tulip_ood.network.forking import fork_safe_lock
+from tulip_ood.network.measures import View
+from tulip_ood.network.network import Output
 from tulip_ood.network.partition import Partition, Weights
 
-__all__ = ["Acceleration", "Round"]
+__all__ = ["Acceleration", "Round", "RoundOutput"]
 
 _log = logging.getLogger("tulip_ood")
 _WARM_UP = 2  # runs before a recording: libraries choose kernels and take memory in the first ones
@@ -49,6 +52,32 @@ class Acceleration:
     after: int = 1
 
 
+@dataclass(frozen=True)
+class RoundOutput:
+    """What a round gives, on the device.
+
+    Attributes:
+        base: The base pass.
+        looked: What was found in it, by key.
+        logits: Of the perturbed passes, [passes, N, …, o]; None if there are none.
+        features: Of the perturbed passes, [passes, N, d], where asked for and there are any.
+        heads: Their last linear layers, along with features.
+        views: The passes of the views.
+
+    Example:
+        >>> base = Output(torch.zeros(2, 3), None, None)
+        >>> RoundOutput(base, {}, None, None, (), ()).base.logits.shape
+        torch.Size([2, 3])
+    """
+
+    base: Output
+    looked: dict[str, Tensor]
+    logits: Tensor | None
+    features: Tensor | None
+    heads: tuple[Head | None, ...]
+    views: tuple[Output, ...]
+
+
 class Round:
     """The passes of one perturbation through a partition. Any number of threads may call it.
 
@@ -63,11 +92,8 @@ class Round:
         >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
         >>> partition = Partition.of(network, ["bias"], torch.rand(2, 4))
         >>> own = partition.weights()
-        >>> together = Round(partition, [own, own, own])
-        >>> [values[0].shape for values in together(torch.rand(5, 4))]
-        [torch.Size([5, 3]), torch.Size([5, 3]), torch.Size([5, 3])]
-        >>> base, others = together.outputs(torch.rand(5, 4))
-        >>> base[0].shape, others.shape
+        >>> made = Round(partition, [own, own, own])(torch.rand(5, 4))
+        >>> made.base.logits.shape, made.logits.shape
         (torch.Size([5, 3]), torch.Size([2, 5, 3]))
     """
 
@@ -82,68 +108,101 @@ class Round:
         self._acceleration = acceleration or Acceleration()
         self._on_gpu = partition.network.device.type == "cuda"
         self._captures = self._on_gpu and self._acceleration.capture
-        self._seen: Counter[int] = Counter()
-        self._recorded: dict[int, _Recorded] = {}
+        self._seen: Counter[Any] = Counter()
+        self._recorded: dict[Any, _Recorded] = {}
         self._pool: Any = None
         self._lock = fork_safe_lock()
 
-    def __call__(self, inputs: Any) -> Values:
-        """The values of every pass's tail, on the device.
+    def __call__(
+        self, inputs: Any, views: Sequence[View] = (), *, features: bool = False
+    ) -> "RoundOutput":
+        """All passes over a batch, on the device.
 
         Args:
             inputs: As the model takes them, of the kind that the partition is made for.
+            views: Whose passes are made as well.
+            features: Whether the features of the perturbed passes are kept.
         """
-        return self._over(inputs, _all_kept)
+        return self._over(
+            inputs,
+            views,
+            lambda values, size, rows: self._kept(
+                [self._first_rows(one, size, rows) for one in values],
+                rows,
+                len(views),
+                features,
+            ),
+        )
 
-    def outputs(self, inputs: Any) -> tuple[tuple[Any, ...], Tensor | None]:
-        """The values of the base pass, and the outputs of the others: [passes, N, …, o], or None.
+    def _first_rows(self, values: tuple[Any, ...], size: int, rows: int) -> tuple[Any, ...]:
+        """As many rows as there were, of what inputs have a part in: all but the last layer."""
+        weights = range(3, self._partition.outputs)
+        return tuple(
+            v if i in weights or not isinstance(v, Tensor) or len(v) != size else v[:rows]
+            for i, v in enumerate(values)
+        )
 
-        Args:
-            inputs: As the model takes them, of the kind that the partition is made for.
-        """
-        task = self._partition.network.task
+    def _kept(self, values: Values, rows: int, n_views: int, features: bool) -> "RoundOutput":
+        """Copies: a recording writes to its memory again."""
+        partition, passes = self._partition, len(values) - n_views
+        own, *others = values[:passes]
+        # Which token the logits are from is told by values: not asked where nobody wants it.
+        moved = [partition.output(one, rows) for one in others] if features else []
+        fed = [one.features for one in moved if one.features is not None]
+        logits = [partition.network.task.outputs(one[0]) for one in others]
+        return RoundOutput(
+            base=_copied(partition.output(own, rows)),
+            looked={key: found.clone() for key, found in partition.looked(own).items()},
+            logits=torch.stack(logits) if logits else None,
+            features=torch.stack(fed) if fed and len(fed) == len(others) else None,
+            heads=tuple(one.head for one in moved),
+            views=tuple(_copied(partition.output(one, rows)) for one in values[passes:]),
+        )
 
-        def gathered(values: Values, size: int, rows: int) -> tuple[tuple[Any, ...], Tensor | None]:
-            base, *others = values
-            raw = [task.outputs(_first_rows(one[0], size, rows)) for one in others]
-            return _kept(base, size, rows), torch.stack(raw) if raw else None
-
-        return self._over(inputs, gathered)
-
-    def _over(self, inputs: Any, keep: Callable[[Values, int, int], _Kept]) -> _Kept:
+    def _over(
+        self,
+        inputs: Any,
+        views: Sequence[View],
+        keep: Callable[[Values, int, int], _Kept],
+    ) -> _Kept:
         """All passes; `keep` copies what is wanted of their values."""
+
+        def run(handed: tuple[Tensor, ...]) -> Values:
+            return self._partition.all_values(handed, self.weights, views)
+
         if not self._captures:
             handed = self._partition.handed(inputs)
-            return keep(self._run(handed), len(handed[0]), len(handed[0]))
+            return keep(run(handed), len(handed[0]), len(handed[0]))
         brought = self._partition.brought(inputs)
         rows = len(brought[0])
         with self._lock:
             size = _size_for(rows)
-            self._seen[size] += 1
-            if size not in self._recorded and self._seen[size] > self._acceleration.after:
-                self._record(size, self._partition.laid_out(brought))
-            found = self._recorded.get(size)
+            kind = (size, *(view.key for view in views))
+            self._seen[kind] += 1
+            if kind not in self._recorded and self._seen[kind] > self._acceleration.after:
+                self._record(kind, run, _padded(self._partition.laid_out(brought), size))
+            found = self._recorded.get(kind)
             if found is None:
                 with _choosing(self._acceleration.choose_kernels):
-                    return keep(self._run(self._partition.laid_out(brought)), rows, rows)
+                    return keep(run(self._partition.laid_out(brought)), rows, rows)
             # The recording's own memory is written to again by the next round.
             return keep(found(brought), size, rows)
 
-    def _run(self, handed: tuple[Tensor, ...]) -> Values:
-        return self._partition.all_values(handed, self.weights)
-
-    def _record(self, size: int, handed: tuple[Tensor, ...]) -> None:
+    def _record(
+        self,
+        kind: Any,
+        run: Callable[[tuple[Tensor, ...]], Values],
+        handed: tuple[Tensor, ...],
+    ) -> None:
+        size = len(handed[0])
         compiles = self._acceleration.compile and size >= _COMPILE_ROWS
         for compiled in (True, False) if compiles else (False,):
             try:
                 if self._pool is None:
                     self._pool = torch.cuda.graph_pool_handle()
                 with _compiled(self._partition, compiled):
-                    self._recorded[size] = _Recorded(
-                        self._run,
-                        _padded(handed, size),
-                        self._pool,
-                        self._acceleration.choose_kernels,
+                    self._recorded[kind] = _Recorded(
+                        run, handed, self._pool, self._acceleration.choose_kernels
                     )
                 return
             except Exception as error:  # whatever goes wrong in there, plain calls will do
@@ -228,18 +287,6 @@ def _padded(handed: tuple[Tensor, ...], size: int) -> tuple[Tensor, ...]:
     return tuple(torch.cat([t, t[-1:].expand(more, *t.shape[1:])]) for t in handed)
 
 
-def _first_rows(value: Any, size: int, rows: int) -> Any:
-    """As many rows as there were, of what has rows."""
-    if not isinstance(value, Tensor) or value.ndim == 0 or len(value) != size:
-        return value
-    return value[:rows]
-
-
-def _kept(values: tuple[Any, ...], size: int, rows: int) -> tuple[Any, ...]:
-    """Copies of what inputs have a part in; weights come after it."""
-    first = (_first_rows(value, size, rows) for value in values[:3])
-    return (*(v.clone() if isinstance(v, Tensor) else v for v in first), *values[3:])
-
-
-def _all_kept(values: Values, size: int, rows: int) -> Values:
-    return [_kept(one, size, rows) for one in values]
+def _copied(out: Output) -> Output:
+    features = None if out.features is None else out.features.clone()
+    return Output(out.logits.clone(), features, out.head)

@@ -37,14 +37,19 @@ class Part:
     states: tuple[State, ...]
     moving: tuple[bool, ...]
 
+    def prepares_like(self, other: "Part") -> bool:
+        """Whether the same weights are ready for both."""
+        mine, theirs = (getattr(part.prepare, "code", None) for part in (self, other))
+        return self.states == other.states and mine is not None and mine == theirs
 
-def split(exported: Exported, names: frozenset[str], lowering: Lowering) -> tuple[Part, Part]:
-    """Trunk and tail.
+
+def split(exported: Exported, names: frozenset[str], lowering: Lowering) -> tuple[Part, Part, Part]:
+    """Trunk, tail, and the tail of the base pass, which looks around as well.
 
     Args:
         exported: The whole.
         names: The parameters that may differ between passes.
-        lowering: What is done to make either faster.
+        lowering: What is done to make them faster.
 
     Example:
         >>> from tulip_ood.network.exporting import export_network
@@ -53,7 +58,7 @@ def split(exported: Exported, names: frozenset[str], lowering: Lowering) -> tupl
         >>> layers = torch.nn.Linear(4, 9), torch.nn.Linear(9, 3)
         >>> network = Network(torch.nn.Sequential(*layers), make_task("classification"))
         >>> exported = export_network(network, torch.zeros(2, 4))
-        >>> trunk, tail = split(exported, frozenset(["1.bias"]), Lowering())
+        >>> trunk, tail, _ = split(exported, frozenset(["1.bias"]), Lowering())
         >>> [state.name for state in trunk.states], [state.name for state in tail.states]
         (['0.weight', '0.bias'], ['1.weight', '1.bias'])
     """
@@ -81,15 +86,24 @@ def split(exported: Exported, names: frozenset[str], lowering: Lowering) -> tupl
     given = [by_name[name] for name in exported.inputs]
     trunk_nodes = [n for n in nodes if n not in behind and n.op not in ("placeholder", "get_attr")]
     trunk = _part(exported, given, trunk_nodes, tuple(frontier), lowering, names)
-    tail = _part(exported, list(frontier), tail_nodes, None, lowering, names)
-    return trunk, tail
+    tail, base_tail = (
+        _part(exported, list(frontier), tail_nodes, returned, lowering, names)
+        for returned in _returned(exported, nodes[-1])
+    )
+    return trunk, tail, base_tail if exported.looks else tail
+
+
+def _returned(exported: Exported, output: fx.Node) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What a perturbed pass gives, and what the base pass does."""
+    whole: Any = output.args[0]
+    return tuple(whole[: len(whole) - len(exported.looks)]), tuple(whole)
 
 
 def _part(
     exported: Exported,
     given: list[fx.Node],
     nodes: list[fx.Node],
-    returned: tuple[fx.Node, ...] | None,
+    returned: tuple[Any, ...],
     lowering: Lowering,
     names: frozenset[str],
 ) -> Part:
@@ -106,15 +120,14 @@ def _part(
             new[node] = graph.node_copy(node)
     for node in nodes:
         if node.op == "output":
-            graph.output(fx.map_arg(node.args[0], new.__getitem__))
             continue
         new[node] = graph.node_copy(node, new.__getitem__)
         new[node].meta = _noted(node)
         if new[node].target is torch.ops.aten.view.default:
             # Kernels may lay out what they return in another way than export foresaw.
             new[node].target = torch.ops.aten.reshape.default
-    if returned is not None:
-        graph.output(tuple(new[node] for node in returned))
+    graph.output(fx.map_arg(returned, new.__getitem__))
+    graph.eliminate_dead_code()  # what nobody looks at must not stand in the way of fusing
     prepare, run = divide(exported.graph_module, graph, len(given), lowering)
     kept = tuple(exported.states[node.name] for node in states)
     return Part(prepare, run, kept, _moving(prepare.graph, kept, names))

@@ -8,23 +8,27 @@ import copy
 import itertools
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule
 
 from tulip_ood.errors import ModelError
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.logits import find_logits
+from tulip_ood.network.measures import Look, Looking
 from tulip_ood.network.network import Network
 from tulip_ood.network.quiet import quiet_export, why_not_exported
+from tulip_ood.network.writes import has_writes, without_writes
 from tulip_ood.numerics.default_device import where_the_user_is
 
 __all__ = [
+    "MOST_ROWS",
     "TESTED",
     "Exported",
     "PartitionError",
@@ -36,6 +40,8 @@ __all__ = [
 
 # torch.export changes from release to release; where nobody has tried it, plain passes are right.
 TESTED = ("2.11", "2.13")
+# cuDNN's convolutions in float32 take no more at once, and PyTorch holds a graph to that.
+MOST_ROWS = (1 << 16) - 1
 
 # Exporting patches classes of PyTorch's for as long as it takes: one at a time.
 _exporting = fork_safe_lock()
@@ -43,13 +49,6 @@ _exporting = fork_safe_lock()
 # it takes megabytes, and texts come in all lengths: those for a few kinds of input are kept.
 _KINDS = 8
 _graphs: "weakref.WeakKeyDictionary[Network, dict[Any, Exported]]" = weakref.WeakKeyDictionary()
-
-# Operations that PyTorch composes of others may return what they were given, whatever their schema
-# says. These never do.
-_MAKE_NEW = {
-    f"aten::{name}"
-    for name in ("conv1d", "conv2d", "conv3d", "linear", "matmul", "batch_norm", "layer_norm")
-}
 
 
 class PartitionError(ModelError):
@@ -83,11 +82,13 @@ class Exported:
     """A network as a graph without side effects.
 
     Attributes:
-        graph_module: ATen operations. Its outputs are the logits as the network gives them, and
-            where the last linear layer is known what it was fed, what it gave, its weight and bias.
+        graph_module: ATen operations. Its outputs are the logits as the network gives them,
+            where the last linear layer is known what it was fed, what it gave, its weight and bias,
+            and then what was found by each of the looks.
         states: What each placeholder stands for, by its name in the graph.
         inputs: The names of the placeholders of the inputs, in the order of `inputs.tensors`.
         constants: Tensors that are neither parameters nor buffers, by name.
+        looks: The keys of the looks.
 
     Example:
         >>> from tulip_ood.numerics.tasks import make_task
@@ -100,14 +101,22 @@ class Exported:
     states: dict[str, State]
     inputs: tuple[str, ...]
     constants: dict[str, Tensor]
+    looks: tuple[str, ...] = ()
+
+    @property
+    def returned(self) -> int:
+        """How many outputs there are."""
+        whole: Any = self.graph_module.graph.output_node().args[0]
+        return len(whole)
 
 
-def export_network(network: Network, example: Inputs) -> Exported:
+def export_network(network: Network, example: Inputs, looks: Sequence[Look] = ()) -> Exported:
     """The network's graph, for any number of inputs of the example's kind; made once.
 
     Args:
         network: Is looked at with the example, if it has not been yet.
         example: At least one input; numbers do not matter, only shapes and dtypes.
+        looks: What else is to be found on the way.
 
     Example:
         >>> from tulip_ood.numerics.tasks import make_task
@@ -127,8 +136,8 @@ def export_network(network: Network, example: Inputs) -> Exported:
         raise PartitionError("the network's output is changed by hooks, which no graph can follow")
     with _exporting:
         graphs = _graphs.setdefault(network, {})
-        kind = kind_of(network, example)
-        found = graphs.pop(kind, None) or _export(network, example)
+        kind = (kind_of(network, example), tuple(look.key for look in looks))
+        found = graphs.pop(kind, None) or _export(network, example, looks)
         graphs[kind] = found  # the last one used stands last
         while len(graphs) > _KINDS:
             del graphs[next(iter(graphs))]
@@ -149,10 +158,10 @@ def kind_of(network: Network, inputs: Inputs) -> tuple[Any, ...]:
     return (network.device, network.dtype, *structures.signature(inputs, network.dtype))
 
 
-def _export(network: Network, example: Inputs) -> Exported:
+def _export(network: Network, example: Inputs, looks: Sequence[Look]) -> Exported:
     module, canonical = filled_copy(network)
     rows = network.to_device(_enough_rows(example, module))
-    whole = _Whole(module, rows, network)
+    whole = _Whole(module, rows, network, looks)
     try:
         # Not in the user's autocast or inference mode: passes know neither.
         off = torch.inference_mode(False), torch.autocast(network.device.type, enabled=False)
@@ -164,7 +173,8 @@ def _export(network: Network, example: Inputs) -> Exported:
             f"the network {type(network.module).__name__} cannot be exported: "
             f"{why_not_exported(error)}"
         ) from error
-    return _described(program, graph_module, canonical)
+    exported = _described(program, graph_module, canonical)
+    return replace(exported, looks=tuple(look.key for look in looks))
 
 
 def _check_version() -> None:
@@ -233,7 +243,9 @@ class _TracingError(Exception):
 class _Whole(nn.Module):
     """From the tensors of the inputs to all that a pass gives."""
 
-    def __init__(self, module: nn.Module, rows: Inputs, network: Network) -> None:
+    def __init__(
+        self, module: nn.Module, rows: Inputs, network: Network, looks: Sequence[Look]
+    ) -> None:
         super().__init__()
         self.module = module
         self._rows = rows
@@ -243,6 +255,9 @@ class _Whole(nn.Module):
         head = network.known_probe.head
         if head is not None:
             module.get_submodule(head).register_forward_hook(self._tap)
+        self._looking = Looking(looks)
+        for name, keep in self._looking.edits.items():
+            module.get_submodule(name).register_forward_hook(_hearing(keep))
 
     def _tap(self, layer: nn.Module, args: tuple[Any, ...], out: Any) -> None:
         self._tapped = (args[0], out, layer.weight, layer.bias)
@@ -255,7 +270,14 @@ class _Whole(nn.Module):
         except Exception as error:  # PyTorch would print the graph so far if it saw its own
             raise _TracingError(why_not_exported(error)) from error
         tapped, self._tapped = self._tapped, ()
-        return (logits, *tapped)
+        return (logits, *tapped, *self._looking.measured().values())
+
+
+def _hearing(keep: Callable[[Any], None]) -> Callable[[nn.Module, Any, Any], None]:
+    def hook(layer: nn.Module, args: Any, out: Any) -> None:
+        keep(out)
+
+    return hook
 
 
 # ------------------------------------------------------------------------------- the program
@@ -266,11 +288,11 @@ def _exported(whole: nn.Module, tensors: tuple[Tensor, ...]) -> tuple[Any, Graph
 
     A part of the graph that is run again and again must not write to what it is handed.
     """
-    rows = torch.export.Dim("rows", min=1)
+    rows = torch.export.Dim("rows", min=1, max=MOST_ROWS)
     shapes = (tuple({0: rows} for _ in tensors),)
     with where_the_user_is():
         program: Any = torch.export.export(whole, (tensors,), dynamic_shapes=shapes, strict=False)
-    graph_module = _without_writes(program.graph_module)
+    graph_module = without_writes(program.graph_module)
     if graph_module is None:  # PyTorch can always do it, by tracing everything once more
         program = program.run_decompositions({})
         graph_module = program.graph_module
@@ -293,7 +315,7 @@ def _described(program: Any, graph_module: GraphModule, canonical: dict[str, str
         else:
             raise PartitionError(f"the network's graph holds something unknown: {kind.lower()}")
     outputs = {spec.kind.name for spec in program.graph_signature.output_specs}
-    if outputs != {"USER_OUTPUT"} or _has_writes(graph_module):
+    if outputs != {"USER_OUTPUT"} or has_writes(graph_module):
         raise PartitionError("the network writes to its own tensors in every pass")
     tensors = {name: value for name, value in constants.items() if isinstance(value, Tensor)}
     return Exported(graph_module, states, tuple(inputs), tensors)
@@ -301,94 +323,3 @@ def _described(program: Any, graph_module: GraphModule, canonical: dict[str, str
 
 def _inner(name: str) -> str:
     return name.removeprefix("module.")
-
-
-# -------------------------------------------------------------------------------- writes
-
-
-def _has_writes(graph_module: GraphModule) -> bool:
-    """Whether any operation writes to a tensor."""
-    parts = (part for part in graph_module.modules() if isinstance(part, GraphModule))
-    nodes = itertools.chain.from_iterable(part.graph.nodes for part in parts)
-    return any(_writes(node) for node in nodes)
-
-
-def _without_writes(graph_module: GraphModule) -> GraphModule | None:
-    """The same without writes; None where a write might be seen through another name.
-
-    PyTorch can take writes out of every graph by tracing it again, which takes most of the time of
-    an export and replaces operations by others. Nearly all networks write only to what they have
-    just made: there it is enough to take the operation that does not write, and its result from
-    there on.
-    """
-    if not _has_writes(graph_module):
-        return graph_module
-    graph = Graph()
-    graph.output(graph.graph_copy(graph_module.graph, {}))
-    for node in list(graph.nodes):
-        if _writes(node) and not _replaced(graph, node):
-            return None
-    made = GraphModule(graph_module, graph)
-    return None if _has_writes(made) else made
-
-
-def _replaced(graph: Graph, node: Node) -> bool:
-    pure, written = _pure(node), node.args[0]
-    if not isinstance(written, Node):
-        return False
-    if node.target is torch.ops.aten.dropout_.default and node.args[2] is False:
-        node.replace_all_uses_with(written)
-        graph.erase_node(node)
-        return True
-    if pure is None or not _makes_new(written):
-        return False
-    place = {n: i for i, n in enumerate(graph.nodes)}
-    earlier = [user for user in written.users if place[user] < place[node]]
-    if not all(_makes_new(user) for user in earlier) or not _same_dtypes(node, written):
-        return False
-    with graph.inserting_before(node):
-        new = graph.call_function(pure, node.args, node.kwargs)
-    new.meta = dict(node.meta)
-    kept = {new, *earlier}
-    written.replace_all_uses_with(new, delete_user_cb=lambda user: user not in kept)
-    node.replace_all_uses_with(new)
-    graph.erase_node(node)
-    return True
-
-
-def _writes(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
-
-
-def _pure(node: Node) -> Any:
-    """The operation that does the same without writing, if only the first argument is written."""
-    schema: Any = getattr(node.target, "_schema", None)
-    space, _, name = schema.name.partition("::")
-    written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
-    if space != "aten" or not name.endswith("_") or written != [True] + [False] * len(written[1:]):
-        return None
-    packet = getattr(torch.ops.aten, name[:-1], None)
-    return getattr(packet, schema.overload_name or "default", None)
-
-
-def _makes_new(node: Node) -> bool:
-    """Whether an operation's result shares memory with nothing else."""
-    op: Any = node.target
-    schema = getattr(op, "_schema", None)
-    if node.op != "call_function" or schema is None:
-        return False
-    if len(schema.returns) != 1 or schema.returns[0].alias_info is not None:
-        return False
-    composed = torch._C._dispatch_has_kernel_for_dispatch_key(
-        op.name(), "CompositeImplicitAutograd"
-    )
-    return schema.name in _MAKE_NEW or not composed
-
-
-def _same_dtypes(node: Node, written: Node) -> bool:
-    """Otherwise the other operation's result may have another dtype than what is written to."""
-    values = [source.meta.get("val") for source in node.all_input_nodes]
-    kinds = {value.dtype for value in values if isinstance(value, Tensor)}
-    value = written.meta.get("val")
-    return isinstance(value, Tensor) and value.is_floating_point() and kinds == {value.dtype}

@@ -10,6 +10,7 @@ the plain passes do the work, and why is said once.
 
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from tulip_ood.network.exporting import PartitionError, kind_of
 from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.gathering import is_out_of_memory
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.measures import Look
 from tulip_ood.network.network import Network
 from tulip_ood.network.partition import Partition
 from tulip_ood.network.partitioned import hold_round, run_partitioned
@@ -39,7 +41,7 @@ _VARIABLE = "TULIP_OOD_FAST"
 _EARNED = {"cpu": 3e11, "cuda": 1e14}
 _NONE: frozenset[str] = frozenset()
 _WORTH_SHARING = 0.9  # of a pass, that every perturbed pass has to itself
-_KEPT = 2  # graphs, with all perturbed weights each
+_KEPT = 2  # kinds of input, whose graphs have all perturbed weights each
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class FastPasses:
         def plainly() -> Passes:
             return run_passes(perturbation, source, batch_size=batch_size, needs=needs, **more)
 
-        partition = self._partition(perturbation, source)
+        partition = self._partition(perturbation, source, needs)
         if partition is None:
             return plainly()
         try:
@@ -209,62 +211,68 @@ class FastPasses:
         except RuntimeError as error:
             if isinstance(error, TulipError) or is_out_of_memory(error):
                 raise
-            self._refuse(perturbation, source, in_one_line(error))
+            key = self._key(perturbation, source, needs)
+            self._refuse(key, in_one_line(error))
             return plainly()
 
     # ------------------------------------------------------------------------- the decision
 
-    def _partition(self, perturbation: Perturbation, source: Rows | Inputs) -> Partition | None:
+    def _partition(
+        self, perturbation: Perturbation, source: Rows | Inputs, needs: Needs
+    ) -> Partition | None:
         """The cut network, if it pays; makes it where it has been earned."""
         if not self._pays(perturbation):
             return None
-        first = source.first(4) if isinstance(source, Rows) else source
         n = len(source) if isinstance(source, Rows) else structures.count_rows(source)
-        key = self._key(perturbation, first)
+        key = self._key(perturbation, source, needs)
         with self._lock:
             if key in self._partitions:
                 self._partitions[key] = self._partitions.pop(key)  # the last one used stands last
                 return self._partitions[key]
-            earns = None if self.exact else key  # exact ones hold no weights: all earn together
+            earns = None if self.exact else key[1]  # exact ones hold no weights: all earn together
             flops = self.network.known_probe.compute.flops
             self._computed[earns] += n * flops * perturbation.settings.n_passes
             if self._computed[earns] < self._price():
                 return None
             try:
-                self._partitions[key] = self._cut(key[0], first)
+                self._partitions[key] = self._cut(key[0], _first(source), _looks(needs))
             except PartitionError as error:
-                self._refuse(perturbation, source, str(error))
+                self._refuse(key, str(error))
             if not self.exact:
                 self._let_go()
             return self._partitions[key]
 
     def _let_go(self) -> None:
-        """Forget the graphs that were not used for longest; they have to be earned again."""
-        made = [key for key, partition in self._partitions.items() if partition is not None]
-        for key in made[:-_KEPT]:
-            partition = self._partitions.pop(key)
-            self._computed.pop(key, None)
-            if partition is not None:
+        """Forget graphs for kinds of input not used for long; they have to be earned again."""
+        made = {key: part for key, part in self._partitions.items() if part is not None}
+        kinds = list(dict.fromkeys(kind for _, kind, _ in reversed(made)))  # the last used first
+        for key, partition in made.items():
+            if key[1] not in kinds[:_KEPT]:
+                del self._partitions[key]
                 self._rounds.pop(partition, None)
+                self._computed.pop(key[1], None)
 
-    def _cut(self, names: frozenset[str], first: Inputs) -> Partition:
+    def _cut(self, names: frozenset[str], first: Inputs, looks: Sequence[Look]) -> Partition:
         """With everything that is on; where that does not work, without fused kernels."""
         if self.exact:
-            partition = Partition.of(self.network, names, first)
+            partition = Partition.of(self.network, names, first, looks=looks)
             if not partition.exact:
                 raise PartitionError("the network's graph rounds in another way than the network")
             return partition
         lowering = self.options.lowering(self.network)
         try:
-            return Partition.of(self.network, names, first, lowering)
+            return Partition.of(self.network, names, first, lowering, looks)
         except PartitionError:
             if not lowering.fuse:
                 raise
-        return Partition.of(self.network, names, first, replace(lowering, fuse=False))
+        return Partition.of(self.network, names, first, replace(lowering, fuse=False), looks)
 
-    def _key(self, perturbation: Perturbation, first: Inputs) -> tuple[frozenset[str], Any]:
+    def _key(
+        self, perturbation: Perturbation, source: Rows | Inputs, needs: Needs
+    ) -> tuple[frozenset[str], Any, tuple[str, ...]]:
         names = perturbation.names if perturbation.settings.n_samples else _NONE
-        return names, kind_of(self.network, first)
+        looks = tuple(look.key for look in _looks(needs))
+        return names, kind_of(self.network, _first(source)), looks
 
     def _pays(self, perturbation: Perturbation) -> bool:
         network = self.network
@@ -286,10 +294,9 @@ class FastPasses:
             return self.options.earned
         return _EARNED[self.network.device.type]
 
-    def _refuse(self, perturbation: Perturbation, source: Rows | Inputs, reason: str) -> None:
-        first = source.first(4) if isinstance(source, Rows) else source
+    def _refuse(self, key: Any, reason: str) -> None:
         with self._lock:
-            self._partitions[self._key(perturbation, first)] = None
+            self._partitions[key] = None
             self._rounds.clear()
             self.refused = self.refused or reason
 
@@ -310,3 +317,11 @@ class FastPasses:
                     self._rounds[partition] = moving, made
                 perturbation.release()
             return made
+
+
+def _first(source: Rows | Inputs) -> Inputs:
+    return source.first(4) if isinstance(source, Rows) else source
+
+
+def _looks(needs: Needs) -> list[Look]:
+    return [measure for measure in needs.measures if isinstance(measure, Look)]

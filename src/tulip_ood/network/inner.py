@@ -6,6 +6,7 @@ answers.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.network.inputs import Inputs, take
-from tulip_ood.network.measures import Measure
+from tulip_ood.network.measures import Look
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.scope import _blocks
@@ -40,12 +41,25 @@ class Stage:
     channels: int
     width: int
 
-    def statistics(self, out: Any) -> Tensor | None:
-        """[N, 2 · width]: mean and deviation over all positions; None for what is no map."""
-        if not isinstance(out, Tensor) or out.ndim < 3:
-            return None
-        last = out.movedim(self.channels, -1).flatten(1, -2).to(torch.float32)
-        return torch.cat([last.mean(dim=1), last.std(dim=1, correction=0)], dim=1)
+    def statistics(self, out: Tensor) -> Tensor:
+        """[N, 2 · width]: mean and deviation over all positions.
+
+        Args:
+            out: The stage's output, maps or tokens.
+        """
+        # Views of a tensor that is written to afterwards would make a graph hard to cut.
+        positions = list(range(2, out.ndim)) if self.channels == 1 else list(range(1, out.ndim - 1))
+        mean = out.mean(dim=positions, keepdim=True, dtype=torch.float32)
+        if out.dtype != torch.float16:
+            deviation = (out - mean).square().mean(dim=positions).sqrt()
+            return torch.cat([mean.reshape(deviation.shape), deviation], dim=1)
+        # Maps of half precision need not be copied to float32: norms are summed in it.
+        near = mean.to(out.dtype)
+        count = math.prod(out.shape[position] for position in positions)
+        spread = torch.linalg.vector_norm(out - near, dim=positions, dtype=torch.float32)
+        missed = (mean - near.to(torch.float32)).reshape(spread.shape)
+        deviation = (spread.square() / count - missed.square()).clamp_min(0.0).sqrt()
+        return torch.cat([mean.reshape(deviation.shape), deviation], dim=1)
 
 
 def find_inner(network: Network, inputs: Inputs) -> tuple[Stage, ...]:
@@ -105,8 +119,8 @@ def _quarters(network: Network, inputs: Inputs) -> tuple[str, ...]:
     return tuple(blocks[i] for i in at if 0 <= i < len(blocks) - 1)
 
 
-class InnerStatistics(Measure):
-    """The statistics of some inner stages side by side, [N, Σ 2 · width]: one pass more.
+class InnerStatistics(Look):
+    """The statistics of some inner stages side by side, [N, Σ 2 · width].
 
     Args:
         stages: Which.
@@ -128,11 +142,14 @@ class InnerStatistics(Measure):
         """All that it depends on."""
         return "inner:" + ",".join(f"{s.name}@{s.channels}" for s in self.stages)
 
-    def __call__(self, network: Network, inputs: Inputs) -> Tensor:
+    @property
+    def looks(self) -> Mapping[str, Callable[[Any], Tensor]]:
+        """At the outputs of the stages."""
+        return {stage.name: stage.statistics for stage in self.stages}
+
+    def gathered(self, found: Mapping[str, Tensor]) -> Tensor:
         """[N, Σ 2 · width]."""
-        found = look_at(network, inputs, {stage.name: stage.statistics for stage in self.stages})
-        rows = [found.get(stage.name) for stage in self.stages]
-        return torch.cat([row for row in rows if row is not None], dim=1)
+        return torch.cat([found[stage.name] for stage in self.stages], dim=1)
 
     def of(self, passes: Passes) -> list[Tensor]:
         """The statistics of each stage, from a record that holds this measure."""

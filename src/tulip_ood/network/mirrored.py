@@ -14,18 +14,19 @@ from torch import Tensor
 
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.inputs import Inputs
-from tulip_ood.network.measures import Measure
-from tulip_ood.network.network import Network, Output
+from tulip_ood.network.measures import View
+from tulip_ood.network.network import Output
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics.layout import colours_last
 
 __all__ = ["Mirrored"]
 
 
-class Mirrored(Measure):
+class Mirrored(View):
     """Logits and penultimate features of the mirror image, side by side.
 
     Example:
+        >>> from tulip_ood.network.network import Network
         >>> from tulip_ood.numerics.tasks import make_task
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
         >>> network = Network(model, make_task("classification"))
@@ -35,10 +36,6 @@ class Mirrored(Measure):
     """
 
     key = "mirrored"
-
-    def __call__(self, network: Network, inputs: Inputs) -> Tensor:
-        """[N, o + d], or [N, o] where the network has no such features."""
-        return self.of(network.run(self.change(inputs)))
 
     @staticmethod
     def fits(inputs: Inputs) -> bool:
@@ -53,15 +50,13 @@ class Mirrored(Measure):
             and (found[0].is_floating_point() or found[0].dtype == torch.uint8)
         )
 
-    @staticmethod
-    def change(inputs: Inputs) -> Inputs:
+    def change(self, inputs: Inputs) -> Inputs:
         """The mirror images."""
         ((place, images),) = structures.tensors(inputs)
         return structures.replace(inputs, place, images.flip(-2 if colours_last(images) else -1))
 
-    @staticmethod
-    def of(out: Output) -> Tensor:
-        """What is kept of the pass over them."""
+    def of(self, out: Output) -> Tensor:
+        """[N, o + d], or [N, o] where the network has no such features."""
         if out.features is None:
             return out.logits
         return torch.cat([out.logits, out.features.to(out.logits.dtype)], dim=-1)

@@ -5,7 +5,7 @@ batch, and what the tail needs of it, the *frontier*, is handed to every pass. T
 graph of operations, not modules, so that any scope and any network that can be exported will do.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +18,18 @@ from tulip_ood.errors import InputError, ModelError, in_one_line
 from tulip_ood.network import guards
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.cutting import Part, split
-from tulip_ood.network.exporting import Exported, PartitionError, export_network, kind_of
+from tulip_ood.network.exporting import (
+    MOST_ROWS,
+    Exported,
+    PartitionError,
+    export_network,
+    kind_of,
+)
 from tulip_ood.network.features import Head, picked_rows
 from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.marks import same_bits
+from tulip_ood.network.measures import Look, View, run_looking
 from tulip_ood.network.network import Network, Output
 from tulip_ood.network.ready import Lowering
 
@@ -79,10 +86,12 @@ class Partition:
     Attributes:
         network: The network; weights and buffers are taken from it in every call.
         names: The parameters that may differ between passes.
+        looks: The keys of what is found in the base pass beside the outputs.
+        outputs: How many values a pass has; what is found comes after them.
         trunk_share: The share of the multiplications of a pass that the trunk does, 0 to 1.
         row_bytes: What the frontier of one input takes.
         exact: Whether outputs were the network's to the last bit, for those that it was tried on.
-        parts: Trunk and tail, as graphs.
+        parts: Trunk and tail, as graphs; and the tail of the base pass, where that is another.
         lowering: What was done to make them faster.
 
     Example:
@@ -107,7 +116,11 @@ class Partition:
         self.names = names
         self.lowering = lowering or Lowering(fold=False, in_place=False)
         self._constants = exported.constants
-        self.parts = self._trunk, self._tail = split(exported, names, self.lowering)
+        self._trunk, self._tail, self._base_tail = split(exported, names, self.lowering)
+        self.looks = exported.looks
+        self.outputs = exported.returned - len(self.looks)
+        self._alike = self._base_tail.prepares_like(self._tail)
+        self.parts = (self._trunk, self._tail, *([self._base_tail] if self.looks else []))
         self._kind = kind_of(network, example)
         self._made: dict[str, tuple[int, Weights]] = {}
         self.exact = True
@@ -120,6 +133,7 @@ class Partition:
         names: Collection[str],
         example: Inputs,
         lowering: Lowering | None = None,
+        looks: Sequence[Look] = (),
     ) -> "Partition":
         """Export a network and cut it; refuses with a `PartitionError`, in one line.
 
@@ -132,20 +146,22 @@ class Partition:
             example: Inputs as the model takes them; others may be more or fewer, of its shape.
             lowering: What is done to make it faster; nothing by default, so that the arithmetic is
                 the network's to the last bit.
+            looks: What is to be found in the base pass, beside the outputs.
         """
         unknown = sorted(set(names) - set(network.parameters))
         if unknown:
             raise InputError(f"the network has no parameter {unknown[0]}")
         rows = guards.few_rows(example)
-        exported = export_network(network, rows)
+        exported = export_network(network, rows, looks)
         partition = Partition(network, frozenset(names), exported, rows, lowering)
-        partition._check(rows)
+        partition._check(rows, looks)
         partition._measure(structures.take(rows, slice(0, 1)))
         return partition
 
     def fits(self, inputs: Inputs) -> bool:
         """Whether the graph is made for such inputs, on the device where the network now is."""
-        return kind_of(self.network, inputs) == self._kind
+        few_enough = structures.count_rows(inputs) <= MOST_ROWS
+        return few_enough and kind_of(self.network, inputs) == self._kind
 
     def brought(self, inputs: Inputs) -> tuple[Tensor, ...]:
         """The tensors of some inputs, on the device, and otherwise as they are."""
@@ -169,12 +185,30 @@ class Partition:
         return self.laid_out(self.brought(inputs))
 
     def all_values(
-        self, handed: Iterable[Tensor], weights: Iterable[Weights]
+        self,
+        handed: tuple[Tensor, ...],
+        weights: Sequence[Weights],
+        views: Iterable[View] = (),
     ) -> list[tuple[Any, ...]]:
-        """From `handed` to the values of one tail for each of the weights; see `output`."""
+        """From `handed` to the values of every pass; see `output`.
+
+        Args:
+            handed: The inputs, as the trunk takes them.
+            weights: Of every pass, ready; the network's own first.
+            views: Whose plain passes come at the end.
+        """
+        own, *moved = weights
         with self._quietly():
-            frontier = self._trunk.run(*handed, *self._current("trunk").values)
-            return [self._tail.run(*frontier, *one.values) for one in weights]
+            trunk = self._current("trunk").values
+            frontier = self._trunk.run(*handed, *trunk)
+            base = self._current("base tail") if self.looks else own
+            values = [self._base_tail.run(*frontier, *base.values)]
+            values += [self._tail.run(*frontier, *one.values) for one in moved]
+            for view in views:
+                changed = (t for _, t in structures.tensors(view.change(handed)))
+                seen = self._trunk.run(*self.laid_out(changed), *trunk)
+                values.append(self._tail.run(*seen, *own.values))
+            return values
 
     def trunk(self, inputs: Inputs) -> Frontier:
         """What all passes over these inputs have in common."""
@@ -192,6 +226,15 @@ class Partition:
         kept = zip(self._tail.moving, moved, own.values, strict=True)
         return Weights(tuple(new if moves else old for moves, new, old in kept))
 
+    def base_tail(self, frontier: Frontier) -> tuple[Output, dict[str, Tensor]]:
+        """The rest of the base pass, and what was found in it, by key."""
+        values = self._call(self._base_tail, frontier.values, self._current("base tail"))
+        return self.output(values, frontier.rows), self.looked(values)
+
+    def looked(self, values: tuple[Any, ...]) -> dict[str, Tensor]:
+        """What was found in the base pass, by key."""
+        return dict(zip(self.looks, values[self.outputs :], strict=True))
+
     def tail(
         self, frontier: Frontier, parameters: Mapping[str, Tensor] | Weights | None = None
     ) -> Output:
@@ -202,7 +245,7 @@ class Partition:
 
     def output(self, values: tuple[Any, ...], rows: int) -> Output:
         """What the values of a tail mean."""
-        raw, *tapped = values
+        raw, *tapped = values[: self.outputs]
         logits = self.network.task.outputs(raw)
         if logits.shape[0] != rows:
             raise ModelError(
@@ -218,7 +261,9 @@ class Partition:
 
     def _current(self, which: str) -> Weights:
         """The network's own parameters, made ready; again only where it has taken new ones."""
-        part = self._trunk if which == "trunk" else self._tail
+        if which == "base tail" and self._alike:
+            which = "tail"
+        part = {"trunk": self._trunk, "tail": self._tail, "base tail": self._base_tail}[which]
         taken, known = self.network.refreshed, self._made.get(which)
         if known is None or known[0] != taken:
             with self._quietly():
@@ -250,16 +295,19 @@ class Partition:
 
     # ------------------------------------------------------------------------- the first look
 
-    def _check(self, rows: Inputs) -> None:
-        """Refuse a graph that gives other outputs than the network."""
+    def _check(self, rows: Inputs, looks: Sequence[Look]) -> None:
+        """Refuse a graph that gives other outputs than the network, or finds something else."""
         shaken = guards.shaken({name: self.network.parameters[name] for name in self.names})
         moved = {**self.network.parameters, **shaken}
         for some in (rows, structures.take(rows, slice(0, 1))):
             try:
                 frontier = self.trunk(some)
+                base, found = run_looking(self.network, some, None, looks)
+                graph_base, graph_found = self.base_tail(frontier)
                 pairs = [
-                    (self.tail(frontier, parameters), self.network.run(some, parameters))
-                    for parameters in (None, moved)
+                    (graph_base, base),
+                    (self.tail(frontier), base),
+                    (self.tail(frontier, moved), self.network.run(some, moved)),
                 ]
             except RuntimeError as error:
                 raise PartitionError(
@@ -271,6 +319,10 @@ class Partition:
                 if network.features is not None and graph.features is not None:
                     _check_close(graph.features, network.features)
                     self.exact &= same_bits(graph.features, network.features)
+            for key, value in found.items():
+                # Found in passes of the network's dtype, whatever it was kept in.
+                _check_close(graph_found[key], value, self.network.dtype)
+                self.exact &= same_bits(graph_found[key], value)
 
     def _measure(self, row: Inputs) -> None:
         with FlopCounterMode(display=False) as trunk:
@@ -298,7 +350,7 @@ def _fed(
     return features.flatten(1), Head(weight, bias)
 
 
-def _check_close(graph: Tensor, network: Tensor) -> None:
+def _check_close(graph: Tensor, network: Tensor, dtype: torch.dtype | None = None) -> None:
     if graph.shape != network.shape:
         raise PartitionError(
             f"the network's graph gives {list(graph.shape)}, the network {list(network.shape)}"
@@ -307,7 +359,7 @@ def _check_close(graph: Tensor, network: Tensor) -> None:
     apart = torch.where(same, 0.0, (graph.double() - network.double()).abs())
     scale = float(network[network.isfinite()].abs().max()) if network.isfinite().any() else 0.0
     worst = float(apart.nan_to_num(torch.inf).max()) if apart.numel() else 0.0
-    if worst > _CLOSE.get(network.dtype, _CLOSE_HALF) * scale:
+    if worst > _CLOSE.get(dtype or network.dtype, _CLOSE_HALF) * scale:
         raise PartitionError(
             f"the network's graph gives other outputs than the network (by {worst:.2g} where they "
             f"are up to {scale:.2g}): it depends on something that no graph shows"

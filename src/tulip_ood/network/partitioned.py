@@ -16,8 +16,7 @@ from tulip_ood.network.features import Head
 from tulip_ood.network.gathering import Gathered, at_positions, batches_of, is_out_of_memory
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.keys import content_key
-from tulip_ood.network.measures import Measure
-from tulip_ood.network.mirrored import Mirrored
+from tulip_ood.network.measures import Look, View, run_looking
 from tulip_ood.network.network import Output
 from tulip_ood.network.partition import Partition, Weights
 from tulip_ood.network.passes import Passes
@@ -223,6 +222,8 @@ class _Work:
         )
         self.heads: list[Head | None] = [None] * passes
         self._measures = self._needs.measures if base is None else ()
+        self._looks = [one for one in self._measures if isinstance(one, Look)]
+        self._views = [one for one in self._measures if isinstance(one, View)]
         self._makes_base = base is None
         self._base_logits, self._base_features = (
             Gathered(self.n, what, device) for what in ("outputs", "features")
@@ -282,7 +283,7 @@ class _Work:
                 continue
             run = self._runner(batch)
             if self._makes_base:
-                self._put_base(index, batch, run(None))
+                self._put_base(index, batch, *self._base_pass(batch, run))
             runs.append((index, run))
         if not runs:
             return
@@ -294,18 +295,20 @@ class _Work:
 
     def _do_together(self, index: Tensor, batch: Inputs, together: Round) -> None:
         """All passes, and then one copy of their outputs to where they are kept."""
+        made = together(batch, self._views, features=self._needs.noisy_features)
+        if made.logits is not None:
+            logits = made.logits
+            if self._positions is not None:
+                logits = torch.stack([self._kept(one, index) for one in logits])
+            self.logits.put(index, logits)
         if self._needs.noisy_features:
-            base, *others = together(batch)
-            for i, values in enumerate(others):
-                self._put(i, index, self._partition.output(values, len(index)))
-        else:
-            base, logits = together.outputs(batch)
-            if logits is not None:
-                if self._positions is not None:
-                    logits = torch.stack([self._kept(one, index) for one in logits])
-                self.logits.put(index, logits)
+            self.heads[:] = made.heads
+            if made.features is not None:
+                self.features.put(index, made.features)
         if self._makes_base:
-            self._put_base(index, batch, self._partition.output(base, len(index)))
+            seen = zip(self._views, made.views, strict=True)
+            known = made.looked | {view.key: view.of(out) for view, out in seen}
+            self._put_base(index, batch, made.base, known)
 
     def _runner(self, batch: Inputs) -> _Pass:
         """A pass over a batch, as a function of the parameters."""
@@ -314,18 +317,30 @@ class _Work:
         frontier = self._partition.trunk(batch)
         return lambda moved: self._partition.tail(frontier, None if moved is None else moved[1])
 
-    def _put_base(self, index: Tensor, batch: Inputs, out: Output) -> None:
+    def _base_pass(self, batch: Inputs, run: _Pass) -> tuple[Output, dict[str, Tensor]]:
+        """The base pass, and what is measured in passes that are as fast."""
+        found: dict[str, Tensor] = {}
+        if self._looks and self._partition.fits(batch):
+            out, found = self._partition.base_tail(self._partition.trunk(batch))
+        elif self._looks:
+            out, found = run_looking(self._network, batch, None, self._looks)
+        else:
+            out = run(None)
+        for view in self._views:
+            found[view.key] = view.of(self._runner(view.change(batch))(None))
+        return out, found
+
+    def _put_base(
+        self, index: Tensor, batch: Inputs, out: Output, known: Mapping[str, Tensor]
+    ) -> None:
         self._base_logits.put(index, self._kept(out.logits, index))
         if out.features is not None:
             self._base_features.put(index, out.features)
         self._base_head = out.head
         for measure in self._measures:
-            self._extras[measure.key].put(index, self._measured(measure, batch))
-
-    def _measured(self, measure: Measure, batch: Inputs) -> Tensor:
-        if isinstance(measure, Mirrored):  # a pass like any other, and as fast
-            return measure.of(self._runner(measure.change(batch))(None))
-        return measure(self._network, batch)
+            found = known.get(measure.key)
+            rows = measure(self._network, batch) if found is None else found
+            self._extras[measure.key].put(index, rows)
 
     def _put(self, i: int, index: Tensor, out: Output) -> None:
         self.logits.put(index, self._kept(out.logits, index), i)

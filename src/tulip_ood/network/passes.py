@@ -5,7 +5,7 @@ Everything that tunes, compares or benchmarks works on these records; they are m
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tulip_ood.errors import FileFormatError, ModelError
 from tulip_ood.network.features import Head
 from tulip_ood.network.files import reading, save_tensors
 from tulip_ood.network.perturbation import PassSettings
+from tulip_ood.numerics.blocks import row_blocks
 
 __all__ = ["Passes"]
 
@@ -143,14 +144,7 @@ class Passes:
         lacks_drift = self.drift is not None and self.drift_features is None
         if self.noisy_features is None or lacks_drift:
             raise ModelError("these passes hold no features of the noisy passes to be shaped")
-        noisy = torch.stack(
-            [
-                _shaped_logits(head, features, shape)
-                for head, features in zip(
-                    self.heads[1 : 1 + len(self.noisy)], self.noisy_features, strict=True
-                )
-            ]
-        )
+        noisy = _all_shaped(self.heads[1 : 1 + len(self.noisy)], self.noisy_features, shape)
         drift = None
         if self.drift_features is not None:
             drift = _shaped_logits(self.heads[-1], self.drift_features, shape)
@@ -210,6 +204,23 @@ def _shaped_logits(head: Head, features: Tensor, shape: Callable[[Tensor], Tenso
     products), and on how many inputs go together.
     """
     return head.logits(shape(features.to(torch.float64)))
+
+
+def _all_shaped(
+    heads: Sequence[Head], features: Tensor, shape: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Logits [M, N, o] of the features [M, N, d] of several passes, each with its own head."""
+    if features.device.type == "cpu":
+        pairs = zip(heads, features, strict=True)
+        return torch.stack([_shaped_logits(head, own, shape) for head, own in pairs])
+    # Every operation costs a GPU a start, and one of them may be large.
+    found = []
+    for rows in row_blocks(features.shape[1], features[:, :1].numel()):
+        some = features[:, rows]
+        shaped = shape(some.flatten(0, 1).to(torch.float64)).view(some.shape)
+        weight, bias = (torch.stack(part).to(torch.float64) for part in zip(*heads, strict=True))
+        found.append(torch.baddbmm(bias.unsqueeze(1), shaped, weight.mT))
+    return torch.cat(found, dim=1)
 
 
 def _pick(ids: tuple[bytes, ...], index: Tensor | slice) -> tuple[bytes, ...]:

@@ -4,7 +4,7 @@ Base, M noisy and drift pass, each a forward of the whole network over all input
 is to be measured of them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,7 @@ from tulip_ood.network.features import Head
 from tulip_ood.network.gathering import Gathered, at_positions, batches_of, is_out_of_memory
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.keys import content_key
-from tulip_ood.network.measures import Measure
+from tulip_ood.network.measures import Look, Measure, run_looking
 from tulip_ood.network.network import Network, Output
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import PassSettings, Perturbation
@@ -102,7 +102,7 @@ def forward(
     batch_size: int,
     positions: Tensor | None = None,
     features: bool = False,
-    measures: Iterable[Measure] = (),
+    measures: Sequence[Measure] = (),
     progress: Progress | None = None,
 ) -> Forwarded:
     """One pass over all inputs.
@@ -126,11 +126,12 @@ def forward(
     n = len(source) if isinstance(source, Rows) else structures.count_rows(source)
     logits, kept = Gathered(n, "outputs"), Gathered(n, "features")
     extras = {measure.key: Gathered(n, measure.key) for measure in measures}
+    looks = [measure for measure in measures if isinstance(measure, Look)]
     head: Head | None = None
     for index, batch in batches_of(source, batch_size):
         if network.probed:
             network.probe(batch)  # for guards that have not seen a finite output yet
-        out = _run_or_halve(network, batch, parameters)
+        out, looked = _run_or_halve(network, batch, parameters, looks)
         logits.put(
             index, out.logits if positions is None else at_positions(out.logits, positions[index])
         )
@@ -138,7 +139,8 @@ def forward(
         if features and out.features is not None:
             kept.put(index, out.features)
         for measure in measures:
-            extras[measure.key].put(index, measure(network, batch))
+            known = looked.get(measure.key)
+            extras[measure.key].put(index, measure(network, batch) if known is None else known)
         if progress is not None:
             progress(len(index) * (1 + sum(measure.passes for measure in measures)))
     if logits.whole is None:
@@ -150,25 +152,29 @@ def forward(
 
 
 def _run_or_halve(
-    network: Network, batch: Inputs, parameters: Mapping[str, Tensor] | None
-) -> Output:
-    """The network's output; a batch that does not fit in memory is cut in two."""
+    network: Network,
+    batch: Inputs,
+    parameters: Mapping[str, Tensor] | None,
+    looks: Sequence[Look],
+) -> tuple[Output, dict[str, Tensor]]:
+    """The network's output, and what looks find; what does not fit in memory is cut in two."""
     try:
-        return network.run(batch, parameters)
+        return run_looking(network, batch, parameters, looks)
     except RuntimeError as error:  # torch.OutOfMemoryError is one, the CPU allocator's is plain
         n = structures.count_rows(batch)
         if n < 2 or not is_out_of_memory(error):
             raise
     if network.device.type == "cuda":
         torch.cuda.empty_cache()
-    one, two = (
-        _run_or_halve(network, structures.take(batch, part), parameters)
+    (one, found), (two, more) = (
+        _run_or_halve(network, structures.take(batch, part), parameters, looks)
         for part in (slice(0, n // 2), slice(n // 2, n))
     )
     both = None
     if one.features is not None and two.features is not None:
         both = torch.cat([one.features, two.features])
-    return Output(torch.cat([one.logits, two.logits]), both, two.head)
+    looked = {key: torch.cat([rows, more[key]]) for key, rows in found.items()}
+    return Output(torch.cat([one.logits, two.logits]), both, two.head), looked
 
 
 def dense_positions(task: Task, rows: int, seed: int) -> Tensor | None:

@@ -3,6 +3,7 @@
 γ is linear in J, so J* needs no further passes: only arithmetic on logits that are there.
 """
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,14 @@ from tulip_ood.numerics import envelope
 from tulip_ood.numerics.blocks import cached_blocks
 from tulip_ood.numerics.tasks import Regression, Task
 
-__all__ = ["CalibratedJ", "balanced_lambda", "calibrate_j", "mean_log_likelihood", "mean_trace"]
+__all__ = [
+    "NOT_SEARCHED",
+    "CalibratedJ",
+    "balanced_lambda",
+    "calibrate_j",
+    "mean_log_likelihood",
+    "mean_trace",
+]
 
 _GRID = torch.logspace(-2, 2, 33, dtype=torch.float64, device="cpu")
 _LARGEST_J = 1e6
@@ -64,6 +72,9 @@ class CalibratedJ:
     noise_var_at_0: Tensor | None
     log_likelihood: float
     log_likelihood_at_0: float
+
+
+NOT_SEARCHED = CalibratedJ(0.0, None, None, math.nan, math.nan)
 
 
 def calibrate_j(
