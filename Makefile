@@ -35,7 +35,7 @@ test: $(VENV)/.dev ## Everything that continuous integration checks
 	@echo "==> mypy --strict"
 	$(VENV)/bin/python -m mypy
 	@echo "==> mkdocs build --strict"
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict
 	@echo "==> pytest (tests and docstring examples, warnings are errors)"
 	$(VENV)/bin/python -m pytest
 

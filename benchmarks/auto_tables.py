@@ -1,7 +1,10 @@
 """The tables of docs/research.md, from the result files under benchmarks/auto/."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+import numpy as np
 from reading import read, table
 
 __all__ = ["AUTO_TABLES"]
@@ -41,48 +44,97 @@ def combine() -> str:
     return table(["score", *head], rows)
 
 
-def _cell(values: list[float], networks: str = "") -> str:
-    near, far, errors, shifted = values
-    return f"{near:+.1f} / {far:+.1f}, {errors:+.0f} %, {shifted:+.1f}{networks}"
+def signed(value: float, digits: int) -> str:
+    """With its sign, unless it is rounded to nothing."""
+    text = f"{value:+.{digits}f}"
+    return text if float(text) else text[1:]
 
 
-def judged() -> str:
-    """Every fitted method on every task: near / far, AURC, shifted, as differences to entropy."""
+# What is judged, and how it is written: AUROC near and far, AURC, shifted images refused.
+FORMS: dict[str, Callable[[list[float]], str]] = {
+    "near": lambda found: signed(found[0], 1),
+    "far": lambda found: signed(found[1], 1),
+    "auroc": lambda found: f"{signed(found[0], 1)} / {signed(found[1], 1)}",
+    "aurc": lambda found: f"{signed(found[2], 0)} %",
+    "shifted": lambda found: signed(found[3], 1),
+}
+SHORT = {name: title.partition(" (")[0] for name, title in TASKS.items()}
+
+
+def method_names(tasks: dict[str, Any]) -> list[str]:
+    """Every method that was judged, `auto` last."""
+    return [name for name in tasks["leaves"]["rows"] if name not in ("ent", "auto")] + ["auto"]
+
+
+def method_label(name: str) -> str:
+    return {"auto": "**auto**", "tulip[recipe=balanced]": "tulip, `balanced`"}.get(name, name)
+
+
+def judged(form: str) -> str:
+    """Every fitted method on every task, as differences to entropy."""
     tasks = read("auto/result-judge.json")["tasks"]
-    names = [name for name in tasks["leaves"]["rows"] if name not in ("ent", "auto")]
 
     def cell(task: str, name: str) -> str:
         own = tasks[task]
         if name not in own["rows"]:
             return "–"
         some, all_ = len(own["each"][name]), len(own["networks"])
-        return _cell(own["rows"][name], "" if some == all_ else f" ({some} of {all_})")
+        return FORMS[form](own["rows"][name]) + ("" if some == all_ else f" ({some} of {all_})")
 
     rows = [
-        [f"**{name}**" if name == "auto" else name, *(cell(task, name) for task in TASKS)]
-        for name in (*names, "auto")
+        [method_label(name), *(cell(task, name) for task in TASKS)] for name in method_names(tasks)
     ]
-    return table(["", *TASKS.values()], rows)
+    return table(["", *SHORT.values()], rows)
+
+
+def over_tasks(tasks: dict[str, Any], name: str) -> list[float]:
+    """A method's mean over the tasks: near, far, AURC (by its logarithm), shifted images.
+
+    Where it cannot be had (features of a ViT are not shaped) it has entropy's score: that is what
+    its user is left with.
+    """
+    each = np.array([task["rows"].get(name, [0.0] * 4) for task in tasks.values()])
+    near, far, _, shifted = each.mean(0)
+    return [near, far, 100 * float(np.expm1(np.log1p(each[:, 2] / 100).mean())), shifted]
+
+
+def means() -> str:
+    """Every method over all tasks; the one that finds most first."""
+    tasks = read("auto/result-judge.json")["tasks"]
+    found = {name: over_tasks(tasks, name) for name in method_names(tasks)}
+    order = sorted(found, key=lambda name: -sum(found[name][:2]))
+    rows = [
+        [
+            method_label(name),
+            signed(sum(found[name][:2]) / 2, 2),
+            FORMS["auroc"](found[name]),
+            f"{signed(found[name][2], 1)} %",
+            FORMS["shifted"](found[name]),
+        ]
+        for name in order
+    ]
+    head = ["nine tasks, beside entropy", "AUROC", "near / far", "AURC", "shifted refused"]
+    return table(head, rows)
 
 
 def each_network() -> str:
     """`Auto` on every network."""
     tasks = read("auto/result-judge.json")["tasks"]
     rows = [
-        [title if i == 0 else "", name, str(own["errors"][i]), _cell(own["each"]["auto"][name])]
+        [title if i == 0 else "", name, str(own["errors"][i])]
+        + [FORMS[form](own["each"]["auto"][name]) for form in ("auroc", "aurc", "shifted")]
         for task, title in TASKS.items()
         for own in [tasks[task]]
         for i, name in enumerate(own["networks"])
     ]
-    head = ["", "network", "test errors", "near / far, AURC, shifted"]
-    return table(head, rows)
+    return table(["", "network", "test errors", "near / far", "AURC", "shifted refused"], rows)
 
 
-def parts() -> str:
+def parts(form: str) -> str:
     """The rule with and without its parts, from stored scores."""
     found = read("auto/result-parts.json")
     rows = [
-        [name, *(_cell(found[task]["rows"][name]) for task in BY_HAND)]
+        [name, *(FORMS[form](found[task]["rows"][name]) for task in BY_HAND)]
         for name in found["cifar10"]["rows"]
     ]
     return table(["", *(TASKS[task] for task in BY_HAND)], rows)
@@ -102,10 +154,11 @@ def tasks() -> str:
                 ", ".join(f"{100 * a:.1f}" for a in own["accuracy"]),
                 ", ".join(own["near"]),
                 ", ".join(own["far"]),
-                f"{near:.1f} / {far:.1f}, {1000 * errors:.2f}",
+                f"{near:.1f} / {far:.1f}",
+                f"{1000 * errors:.2f}",
             ]
         )
-    head = ["", "networks", "accuracy, %", "near", "far", "entropy: near / far, AURC · 10³"]
+    head = ["", "networks", "accuracy, %", "near", "far", "entropy: near / far", "AURC × 10³"]
     return table(head, rows)
 
 
@@ -121,9 +174,10 @@ def kinds() -> str:
 
 AUTO_TABLES: dict[str, Callable[[], str]] = {
     "combine": combine,
-    "auto-judged": judged,
+    "auto-means": means,
+    **{f"auto-judged-{form}": partial(judged, form) for form in FORMS},
     "auto-networks": each_network,
-    "auto-parts": parts,
+    **{f"auto-parts-{form}": partial(parts, form) for form in FORMS},
     "auto-tasks": tasks,
     "auto-kinds": kinds,
 }

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import shlex
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 
 import tulip_ood
 from tulip_ood.cli.app import app
+from tulip_ood.detectors.registry import available, class_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -136,14 +138,23 @@ def test_the_commands_in_the_documents_exist(document: str) -> None:
 
 
 def test_every_page_has_its_place() -> None:
-    nav = site_nav()
+    nav = tool("site_nav")
     there = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")}
     listed = [page for section in nav.pages(ROOT / "docs").values() for page in section]
     assert sorted(listed) == sorted(there)
 
 
-def site_nav() -> Any:
-    spec = importlib.util.spec_from_file_location("site_nav", ROOT / "tools" / "site_nav.py")
+def test_a_picture_opens_in_its_full_size() -> None:
+    shown = '<p>See <img alt="a > b" src="../images/a.png" /> and <em>b</em>.</p>'
+    linked = tool("site_pictures").on_page_content(shown, page=None, config=None, files=None)
+    assert linked == (
+        '<p>See <a class="picture" href="../images/a.png"><img alt="a > b" src="../images/a.png" />'
+        "</a> and <em>b</em>.</p>"
+    )
+
+
+def tool(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -165,6 +176,43 @@ def test_links_between_documents_hold() -> None:
     for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} → {target}"
+
+
+def test_the_api_has_whatever_can_be_imported() -> None:
+    """The names of `import tulip_ood`, and the class of every method."""
+    shown = {
+        name
+        for page in (ROOT / "docs" / "api").glob("*.md")
+        for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE)
+    }
+    things = [getattr(tulip_ood, name) for name in tulip_ood.__all__]
+    things += [class_of(method.name) for method in available()]
+    for thing in things:
+        if callable(thing) and not isinstance(thing, ModuleType):
+            name = f"{thing.__module__}.{thing.__qualname__}"
+            assert name in shown or thing.__module__ in shown, name
+
+
+def test_what_the_site_links_to_is_in_the_site() -> None:
+    """`docs/changelog.md` and its like take in a file of the root, whose links start from there."""
+    for document in (ROOT / "docs").rglob("*.md"):
+        text = document.read_text()
+        for name in re.findall(r'^--8<-- "(.*)"$', text, flags=re.MULTILINE):
+            text += (ROOT / name).read_text()
+        for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", text):
+            found = (document.parent / target).resolve()
+            assert found.exists(), f"{document.name} → {target}"
+            assert found.is_relative_to(ROOT / "docs"), f"{document.name} → {target}"
+
+
+def test_the_strict_build_of_the_site_counts_warnings() -> None:
+    """With `--quiet` mkdocs sees no warning, and `--strict` has nothing to fail on."""
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    builds = [line for line in lines if "mkdocs build" in line and "echo" not in line]
+    assert len(builds) == 2
+    for line in builds:
+        assert "--strict" in line
+        assert "--quiet" not in line
 
 
 def test_what_the_make_file_offers_is_what_the_readme_promises() -> None:

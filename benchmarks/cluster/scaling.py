@@ -1,6 +1,6 @@
 """Images/s against workers on this machine, and what the driver itself can do.
 
-    make evidence-cluster            # writes scaling.json and scaling.png, among others
+    make evidence-cluster      # writes scaling.json, docs/images/cluster-scaling.png and others
 
 Small images are scored by TULiP (four passes) with ever more workers:
 
@@ -58,7 +58,7 @@ def main() -> None:
             found[name] = [measure(folder, file, name, actors) for actors in counts]
             say(json.dumps(found[name]))
     (setting.HERE / "scaling.json").write_text(json.dumps(found, indent=1) + "\n")
-    draw(found, setting.HERE / "scaling.png")
+    draw(found, setting.HERE.resolve().parents[1] / "docs/images/cluster-scaling.png")
 
 
 def measure(folder: Path, file: str, name: str, actors: int) -> dict[str, Any]:

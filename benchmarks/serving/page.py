@@ -217,6 +217,12 @@ def documentation(browser: Browser, url: str, shots: Path) -> None:
     check("every path is documented", page.locator(".verb").count() == 5)
     shoot(page, shots, "docs")
     check("the API's page needs nothing from elsewhere", wrong == [])
+    page.set_viewport_size({"width": 375, "height": 812})
+    names = page.locator("th code")
+    shown = [names.nth(i).is_visible() for i in range(names.count())]
+    check("what is sent and answered has its names on a phone", len(shown) > 10 and all(shown))
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    check("the API is not wider than a phone", wide <= 375)
     page.context.close()
 
 

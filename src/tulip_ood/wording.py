@@ -5,7 +5,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["from_json", "json_values", "percent"]
+__all__ = ["counted", "from_json", "json_values", "percent"]
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things; one of them is not many.
+
+    Example:
+        >>> counted(1, "input"), counted(1200, "input")
+        ('1 input', '1,200 inputs')
+    """
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def percent(share: float, digits: int = 1) -> str:

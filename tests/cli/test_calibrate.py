@@ -116,7 +116,7 @@ def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> N
         "--method", "msp", "--classes", classes, "--json", found, *PREPARED,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "1 inputs could not be read" in result.stderr
+    assert "1 input could not be read" in result.stderr
     assert "the file is empty (0 bytes)" in result.stderr
     assert json.loads(found.read_text())["facts"]["n_validation"] == 150
 

@@ -65,6 +65,7 @@ def test_what_cannot_be_read_is_counted_by_what_it_is_for(
     assert result.exit_code == 0, result.output
     found = json.loads(out.read_text())
     assert found["unreadable"] == {"id_val": 1, "id_test": 2, "tune": 3, "ood/same": 3}
+    assert "1 input of id_val could not be read" in result.stderr
     assert "2 inputs of id_test could not be read" in result.stderr
     assert found["tuned_on"] == {"same": 30}
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tulip_ood
+from tulip_ood.detectors.prediction import Reason, Reference
 from tulip_ood.errors import InputError, ThresholdError
 from tulip_ood.numerics.metrics import nll
 
@@ -66,6 +67,19 @@ def test_posterior_samples_average_to_the_probabilities(fitted: Any, images: Any
     assert samples.shape == (10, 20, 4)
     assert fitted._state.j_probs == fitted._state.j_star
     torch.testing.assert_close(samples.softmax(-1).mean(0), fitted.predict(x).probs)
+
+
+def test_a_reason_claims_no_more_than_what_was_seen() -> None:
+    """Between the 99th percentile and the largest value is not above all."""
+    seen = Reference.of(torch.arange(101.0))
+    places = seen.percentile(torch.tensor([97.5, 99.5, 101.0], dtype=torch.float64)).tolist()
+    told = [str(Reason("ambiguous", {"entropy": place}, (3,), (0.5,))) for place in places]
+    start = "ambiguous: the network itself wavers (entropy above "
+    assert told == [
+        start + "97 % of validation data; class 3: 50 %)",
+        start + "99 % of validation data; class 3: 50 %)",
+        start + "all validation data; class 3: 50 %)",
+    ]
 
 
 def test_reasons_name_the_quantity_that_stands_out(fitted: Any, images: Any) -> None:

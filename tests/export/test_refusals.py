@@ -23,12 +23,12 @@ def msp(vectors: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
-def test_methods_that_need_more_than_logits(vectors: Any, tmp_path: Path) -> None:
-    detector = tulip_ood.detectors.make("knn", vectors.model).fit(vectors.loader())
-    with pytest.raises(InputError, match="knn cannot be exported.* These can: msp, ent"):
+def test_methods_without_a_graph(vectors: Any, tmp_path: Path) -> None:
+    detector = tulip_ood.detectors.make("odin", vectors.model).fit(vectors.loader())
+    with pytest.raises(InputError, match="odin cannot be exported.* These can.*: msp, ent.* auto"):
         tulip_ood.export(detector, tmp_path / "x.onnx")
-    both = tulip_ood.detectors.make("msp&knn", vectors.model).fit(vectors.loader())
-    with pytest.raises(InputError, match="msp&knn cannot be exported"):
+    both = tulip_ood.detectors.make("msp&vim", vectors.model).fit(vectors.loader())
+    with pytest.raises(InputError, match="msp&vim cannot be exported.* the score of vim"):
         tulip_ood.export(both, tmp_path / "x.onnx")
     dense = tulip_ood.detectors.MSP(nn.Conv1d(1, 3, 1), task="dense")
     dense.fit([(torch.randn(120, 1, 4), torch.randint(3, (120, 4)))])
@@ -50,11 +50,14 @@ def test_formats_and_folders(msp: Any, tmp_path: Path) -> None:
         tulip_ood.export(msp, tmp_path / "x.pt2", preprocess=prepared)
 
 
+@pytest.mark.parametrize("method", ["tulip", "auto"])
 def test_more_than_a_file_holds(
-    images: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, images: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    detector = tulip_ood.Tulip(images.model, n_samples=4).fit(images.loader(), recipe="balanced")
-    monkeypatch.setattr(plan, "LIMIT", 50_000)
+    detector = tulip_ood.detectors.make(method, images.model, n_samples=4)
+    detector.fit(images.loader(), **({"recipe": "balanced"} if method == "tulip" else {}))
+    # Auto holds what neighbours are looked for in, too.
+    monkeypatch.setattr(plan, "LIMIT", 50_000 if method == "tulip" else 310_000)
     with pytest.raises(InputError, match=r"would have .* GB.*scope='head' .*--format pt2"):
         tulip_ood.export(detector, tmp_path / "x.onnx")
 

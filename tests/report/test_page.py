@@ -108,7 +108,7 @@ def test_page_holds_everything(made: Any, tmp_path: Path) -> None:
     for name, result in comparison.methods.items():
         assert f"{100 * result.sets['columns'].auroc:.1f}" in text, name
         assert f"{1000 * result.aurc:.2f}" in text
-        assert f"ECE {100 * result.ece:.2f} % · NLL {result.nll:.4f}" in text
+        assert f"ECE {100 * result.ece:.2f}\xa0% · NLL {result.nll:.4f}" in text
     assert str(detector.report()) in "".join(checker.text)
     for symbol in "εΘDλSJpt":
         assert any(piece == symbol for piece in checker.text)

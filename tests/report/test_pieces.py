@@ -13,6 +13,7 @@ from PIL import Image
 
 from tulip_ood.errors import InputError
 from tulip_ood.report.gallery import thumbnail
+from tulip_ood.report.html import element, join
 from tulip_ood.report.plot import line_path
 from tulip_ood.report.scale import Scale, score_scale
 
@@ -119,3 +120,11 @@ def test_contrast(scheme: str) -> None:
             assert contrast(colours[line], colours[ground]) >= 3.0, (line, ground)
     for text, ground in (("yes", "yes-soft"), ("no", "no-soft"), ("ink", "accent-soft")):
         assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+
+
+def test_a_number_and_its_per_cent_sign_stay_on_one_line() -> None:
+    assert (
+        join(["right on 96.8 % of ", element("b", "5 %")]) == "right on 96.8\xa0% of <b>5\xa0%</b>"
+    )
+    assert join("a % b") == "a % b"
+    assert element("pre", ["5 %"]) == "<pre>5 %</pre>"

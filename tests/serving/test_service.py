@@ -115,6 +115,18 @@ def test_every_page_links_only_to_what_is_there(client: Client) -> None:
             assert client.ask("GET", f"/{link}".replace("/.", "/")).status == 200, link
 
 
+def test_no_style_hides_the_names_of_the_api(client: Client) -> None:
+    """The report's tables hide short names on a phone; here names are all that there is."""
+    import re
+
+    for sheet in ("report.css", "page.css"):
+        text = client.ask("GET", f"/assets/{sheet}").body.decode()
+        rules = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+        for selectors in re.findall(r"([^{}]*)\{[^{}]*display: none", rules):
+            for selector in selectors.split(","):  # of a class, or of what is hidden by a script
+                assert re.search(r"\.\w|\[hidden\]", selector), selector.strip()
+
+
 def test_the_schema_is_served_and_refers_to_what_it_has(client: Client) -> None:
     document = client.ask("GET", "/openapi.json").json
     assert document == json.loads(json.dumps(openapi(Limits())))

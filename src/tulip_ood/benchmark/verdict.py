@@ -179,7 +179,7 @@ def _best(comparison: Comparison, method: str) -> str:
     best = max(comparison.methods, key=lambda name: comparison.mean(name, "auroc"))
     mean = 100 * comparison.mean(best, "auroc")
     ours = 100 * comparison.mean(method, "auroc")
-    lead = f"The highest mean AUROC over all sets has {in_words(best)}: {mean:.1f} %"
+    lead = _capital(f"{in_words(best)} has the highest mean AUROC over all sets: {mean:.1f} %")
     return f"{lead}." if best == method else f"{lead} ({in_words(method)}: {ours:.1f} %)."
 
 

@@ -11,7 +11,7 @@ from tulip_ood.cli.like import Comparison, OldDetector, compare
 from tulip_ood.cli.numbering import check_outputs, folder_classes
 from tulip_ood.cli.settings import check_settings, fit_arguments, threshold_arguments
 from tulip_ood.errors import FileFormatError
-from tulip_ood.wording import percent
+from tulip_ood.wording import counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -245,7 +245,7 @@ def _show(
             table.add_row(*line)
         Console().print(table)
     if errors:
-        typer.echo(f"{len(errors):,} inputs could not be read and were left out:", err=True)
+        typer.echo(f"{counted(len(errors), 'input')} could not be read, left out:", err=True)
         options.show_unreadable(errors, len(errors))
     typer.echo(f"wrote {target}")
     found: dict[str, Any] = report.to_dict() | detector.provenance | {"detector": str(target)}

@@ -10,6 +10,7 @@ from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.fitting import BATCH, check_labels, network_refuses
 from tulip_ood.cli.numbering import check_outputs, folder_classes
 from tulip_ood.cli.progress import make_progress
+from tulip_ood.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,7 +179,7 @@ def compare(
             raise network_refuses(error, next(iter(loaders["id_val"]))[0]) from error
     typer.echo(str(found))
     for role, count in bad.items():
-        typer.echo(f"{count:,} inputs of {role} could not be read and were left out", err=True)
+        typer.echo(f"{counted(count, 'input')} of {role} could not be read: left out", err=True)
     options.write_json(json, {**found.to_dict(), "unreadable": bad})
 
 

@@ -107,13 +107,14 @@ class Depth(Detector):
         sizes = [2 * stage.width for stage in self.stages]
         where = passes.base.device
         means, spreads = (v.to(where).split(sizes) for v in (state.means, state.spreads))
-        scales = zip(state.centres.tolist(), state.widths.tolist(), strict=True)
-        total = torch.zeros(len(passes), dtype=torch.float64, device=where)
-        stages = zip(InnerStatistics(self.stages).of(passes), means, spreads, scales, strict=True)
-        for rows, mean, spread, (centre, width) in stages:
-            distance = _distance(rows.to(torch.float64), mean, spread)
-            total = total + (distance - centre) / width
-        return total / len(self.stages)
+        centres, widths = (v.to(where).unbind() for v in (state.centres, state.widths))
+        seen = InnerStatistics(self.stages).of(passes)
+        stages = zip(seen, means, spreads, centres, widths, strict=True)
+        columns = [
+            (_distance(rows.to(torch.float64), mean, spread) - centre) / width
+            for rows, mean, spread, centre, width in stages
+        ]
+        return torch.stack(columns).mean(dim=0)
 
     def _scores_on_device(self) -> bool:
         return True

@@ -71,8 +71,10 @@ class Reason:
         top_probs: Their probabilities.
 
     Example:
-        >>> print(Reason("ambiguous", {"entropy": 99.0}, (3, 8), (0.5, 0.4)))
-        ambiguous: the network itself wavers (entropy above 99 % of validation data; 3 50 %, 8 40 %)
+        >>> print(Reason("ambiguous", {"entropy": 99.0}, (), ()))
+        ambiguous: the network itself wavers (entropy above 99 % of validation data)
+        >>> print(Reason("", {"entropy": 20.0}, (3, 8), (0.9, 0.1)))
+        accepted (class 3: 90 %, class 8: 10 %)
     """
 
     kind: str
@@ -89,7 +91,7 @@ class Reason:
         if self.kind == "invalid":
             return self.words
         guesses = ", ".join(
-            f"{label} {100 * prob:.0f} %"
+            f"class {label}: {100 * prob:.0f} %"
             for label, prob in zip(self.top_labels, self.top_probs, strict=True)
         )
         if not self.kind:
@@ -97,7 +99,8 @@ class Reason:
         where = ""
         if mine := self._mine():
             name = max(mine, key=lambda quantity: self.percentiles[quantity])
-            where = f"{name} above {self.percentiles[name]:.0f} % of validation data"
+            share = int(self.percentiles[name])  # rounded down: it lies above no more than that
+            where = f"{name} above {'all' if share == 100 else f'{share} % of'} validation data"
         return f"{self.words} ({'; '.join(filter(None, (where, guesses)))})"
 
     def _mine(self) -> list[str]:

@@ -5,14 +5,25 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tulip_ood.detectors.envelope_fit import FittedEnvelope, fit_envelope, measure
+from tulip_ood.detectors.envelope_fit import FittedEnvelope, Measured, fit_envelope, measure
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.running import Needs
 
-__all__ = ["Ratio"]
+__all__ = ["Ratio", "log_ratio"]
 
 _NO_DRIFT = 1e-9  # an input that the drift does not move at all
+
+
+def log_ratio(measured: Measured, trace_xx: float) -> Tensor:
+    """log((Θ + Θ_XX) / D) of every input.
+
+    Example:
+        >>> import torch
+        >>> log_ratio(Measured(torch.tensor([1.0]), torch.tensor([2.0])), 1.0)
+        tensor([0.])
+    """
+    return ((measured.trace + trace_xx) / measured.drift.clamp_min(_NO_DRIFT)).log()
 
 
 class Ratio(Tulip):
@@ -43,5 +54,4 @@ class Ratio(Tulip):
 
     def _score(self, state: FittedEnvelope, passes: Passes) -> Tensor:
         measured = measure(passes, sqrt_outputs=self._uses_sqrt)
-        moved = measured.trace + state.plain.trace_xx
-        return (moved / measured.drift.clamp_min(_NO_DRIFT)).log()
+        return log_ratio(measured, state.plain.trace_xx)

@@ -5,6 +5,9 @@ from typing import Any
 import torch
 
 from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.compose import Sum
+from tulip_ood.detectors.depth import Depth
+from tulip_ood.detectors.knn import KNN
 from tulip_ood.detectors.logits import LogitDetector
 from tulip_ood.detectors.noise import NoiseAveraging
 from tulip_ood.detectors.registry import METHODS
@@ -16,12 +19,16 @@ from tulip_ood.network.inputs import Inputs
 
 __all__ = ["EXPORTABLE", "calm", "check_exportable", "example_inputs"]
 
-# Their scores are a function of the logits of one or several passes, and of nothing else.
+# Their scores are functions of the logits and penultimate features of some passes, of the mirror
+# image and of inner stages: see `scoring`.
 _KINDS: tuple[type[Detector], ...] = (
     LogitDetector,
     TemperatureScaling,
     NoiseAveraging,
     Tulip,
+    KNN,
+    Depth,
+    Sum,
 )
 EXPORTABLE = tuple(name for name, m in METHODS.items() if issubclass(m.detector, _KINDS))
 _TASKS = ("classification", "binary", "multilabel", "regression")
@@ -34,18 +41,19 @@ def check_exportable(detector: Detector) -> None:
     Example:
         >>> import torch, tulip_ood
         >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
-        >>> knn = tulip_ood.detectors.make("knn", torch.nn.Linear(4, 3)).fit([(x, y)])
-        >>> check_exportable(knn)  # doctest: +ELLIPSIS
+        >>> odin = tulip_ood.detectors.make("odin", torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> check_exportable(odin)
         Traceback (most recent call last):
         ...
-        tulip_ood.errors.InputError: knn cannot be exported: its score is not a function of logits \
-alone. These can: msp, ent, mls, ebo, gen, tempscale, react, ash-b, ash-s, ash-p, scale, noise, \
-tulip
+        tulip_ood.errors.InputError: odin cannot be exported: there is no graph for the score of \
+odin. These can, and sums of them: msp, ent, mls, ebo, gen, tempscale, react, ash-b, ash-s, ash-p, \
+scale, knn, noise, tulip, auto
     """
-    if not isinstance(detector, _KINDS):
+    unknown = _without_graph(detector)
+    if unknown is not None:
         raise InputError(
-            f"{detector.name} cannot be exported: its score is not a function of logits alone. "
-            f"These can: {', '.join(EXPORTABLE)}"
+            f"{detector.name} cannot be exported: there is no graph for the score of "
+            f"{unknown.name}. These can, and sums of them: {', '.join(EXPORTABLE)}"
         )
     if detector.task.name not in _TASKS:
         raise InputError(
@@ -57,6 +65,14 @@ tulip
             "with precision='float32' to export it"
         )
     detector._ready()
+
+
+def _without_graph(detector: Detector) -> Detector | None:
+    """The detector, or the first part of a sum, that is not known here."""
+    if isinstance(detector, Sum):
+        parts = (_without_graph(part) for part in detector.parts)
+        return next((part for part in parts if part is not None), None)
+    return None if isinstance(detector, _KINDS) else detector
 
 
 def example_inputs(detector: Detector, n: int = _EXAMPLES) -> Inputs:

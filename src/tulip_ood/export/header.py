@@ -1,14 +1,19 @@
 """What an artefact says of itself, in JSON: which detector it is, and what it promises."""
 
 import importlib.metadata
+import math
 import platform
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.compose import Sum
+from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.envelope_fit import FittedEnvelope
+from tulip_ood.detectors.knn import Bank
 from tulip_ood.export.exportable import calm, example_inputs
 from tulip_ood.export.judging import OUTPUTS
 from tulip_ood.export.passing import Prepare, input_tensors
@@ -113,8 +118,8 @@ def describe(
 
 
 def _numbers(detector: Detector) -> dict[str, Any]:
-    """The method's own numbers."""
-    state = detector.fitted
+    """The method's own numbers; those of a sum's parts by name."""
+    state = detector._state
     if isinstance(state, FittedEnvelope):
         return {
             "score": getattr(detector, "score_name", None),
@@ -124,7 +129,33 @@ def _numbers(detector: Detector) -> dict[str, Any]:
             "j_probs": state.j_probs,
             "shaping": None if state.shaping is None else asdict(state.shaping),
         }
+    if isinstance(state, Bank):
+        return {"neighbour": state.neighbour(detector.parameters["k"]), "of": len(state.rows)}
+    if isinstance(detector, Depth):
+        return {"stages": [stage.name for stage in detector.stages]}
+    if isinstance(detector, Sum):
+        return {**_of_auto(detector), "parts": _parts(detector)}
     return detector.parameters
+
+
+def _parts(detector: Sum) -> dict[str, Any]:
+    state, names = detector._state, detector._part_names
+    scales = zip(names, detector.parts, state.centres, state.spreads, strict=True)
+    return {n: {**_numbers(part), "centre": c, "spread": s} for n, part, c, s in scales}
+
+
+def _of_auto(detector: Sum) -> dict[str, Any]:
+    if not isinstance(detector, Auto):
+        return {}
+    # JSON knows no infinity: null is a bar that nothing exceeds.
+    bars = {name: bar if math.isfinite(bar) else None for name, bar in detector._bars.items()}
+    return {
+        "strength": detector.strength,
+        "heard": list(detector._heard),
+        "weights": dict(detector._weights),
+        "bars": bars,
+        "mirrored": detector._mirrors,
+    }
 
 
 def _versions() -> dict[str, str | None]:

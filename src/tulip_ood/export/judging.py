@@ -1,8 +1,4 @@
-"""All that follows the logits, as a module that can be exported: Alg. 1 from line 6 on, in float64.
-
-The same functions as in the detector; only what cuts many inputs into blocks is left out, because a
-graph has no place for a loop over its own batch.
-"""
+"""All that follows the passes, as a module that can be exported: from records to decisions."""
 
 import math
 from typing import Any, NamedTuple
@@ -11,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
-from tulip_ood.detectors.envelope_fit import Constants, FittedEnvelope
-from tulip_ood.detectors.noise import NoiseAveraging
-from tulip_ood.detectors.tulip import Tulip
+from tulip_ood.export.portable import needed_passes
+from tulip_ood.export.scoring import graph_probs, graph_score
 from tulip_ood.network.features import Head
+from tulip_ood.network.mirrored import Mirrored
+from tulip_ood.network.network import Output
 from tulip_ood.network.passes import Passes
-from tulip_ood.numerics import envelope
 
 __all__ = ["OUTPUTS", "Judge", "Pass"]
 
@@ -28,8 +24,9 @@ class Pass(NamedTuple):
 
     Attributes:
         logits: [N, o].
-        features: Penultimate features [N, d], or None where nothing is shaped.
-        head: The last layer in this pass, or None where nothing is shaped.
+        features: Penultimate features [N, d], or None where nobody reads them.
+        head: The last layer in this pass, or None where nobody reads features.
+        inner: Statistics of the inner stages [N, …], or None where nobody reads them.
 
     Example:
         >>> Pass(torch.zeros(2, 3), None, None).logits.shape
@@ -39,6 +36,7 @@ class Pass(NamedTuple):
     logits: Tensor
     features: Tensor | None
     head: Head | None
+    inner: Tensor | None = None
 
 
 class Judge(nn.Module):
@@ -66,28 +64,48 @@ class Judge(nn.Module):
         assert threshold is not None  # fitted
         self._detector = detector
         self._state: Any = detector.fitted
+        self._measures = needed_passes(detector).measures
         self._drifts = drifts
         self._threshold = threshold.value
         self.register_buffer("calibration", detector.calibration.scores.clone())
 
-    @property
-    def shapes(self) -> bool:
-        """Whether penultimate features are needed."""
-        return self._state.shaping is not None if hasattr(self._state, "shaping") else False
+    def forward(
+        self,
+        inputs: tuple[Tensor, ...],
+        passes: tuple[Pass, ...],
+        mirrored: tuple[Pass, ...] = (),
+    ) -> tuple[Tensor, ...]:
+        """Probabilities, logits, label, score, p-value, accepted.
 
-    def forward(self, inputs: tuple[Tensor, ...], passes: tuple[Pass, ...]) -> tuple[Tensor, ...]:
-        """Probabilities, logits, label, score, p-value, accepted."""
-        base = passes[0].logits
-        probs, score = self._judge(self._record(passes))
-        valid = _finite(inputs) & _finite(tuple(one.logits for one in passes))
+        Args:
+            inputs: As the network takes them.
+            passes: Base, noisy and drift pass.
+            mirrored: The base pass of the mirror images, where they are looked at.
+        """
+        detector, state = self._detector, self._state
+        record = self._record(passes, self._extras(passes[0], mirrored))
+        probs, score = graph_probs(detector, state, record), graph_score(detector, state, record)
+        measured = (*(one.logits for one in passes), *record.extras.values())
+        valid = _finite(inputs) & _finite(measured)
         score = torch.where(valid & ~score.isnan(), score, math.inf)
         p_value = self._p_value(score)
         accepted = (score <= self._threshold) & (score < math.inf)
-        label = self._detector.task.label(base)
-        narrow = probs.to(torch.float32), base.to(torch.float32)
-        return *narrow, label, score, p_value, accepted
+        narrow = probs.to(torch.float32), record.base.to(torch.float32)
+        return *narrow, detector.task.label(record.base), score, p_value, accepted
 
-    def _record(self, passes: tuple[Pass, ...]) -> Passes:
+    def _extras(self, base: Pass, mirrored: tuple[Pass, ...]) -> dict[str, Tensor]:
+        """What the detector measures beside the passes, by key."""
+        found = {}
+        for measure in self._measures:
+            if isinstance(measure, Mirrored):
+                (other,) = mirrored
+                found[measure.key] = measure.of(Output(other.logits, other.features, other.head))
+            else:
+                assert base.inner is not None  # there are no other measures: `check_exportable`
+                found[measure.key] = base.inner
+        return found
+
+    def _record(self, passes: tuple[Pass, ...], extras: dict[str, Tensor]) -> Passes:
         noisy = passes[1 : len(passes) - self._drifts]
         drift = passes[-1] if self._drifts else None
         base = passes[0].logits
@@ -103,47 +121,7 @@ class Judge(nn.Module):
             noisy_features=torch.stack(features) if features else None,
             drift_features=None if drift is None else drift.features,
             heads=heads,
-        )
-
-    def _judge(self, passes: Passes) -> tuple[Tensor, Tensor]:
-        """Probabilities and score."""
-        detector, state = self._detector, self._state
-        if isinstance(detector, Tulip):
-            return self._probs(detector, state, passes), self._tulip(detector, state, passes)
-        if isinstance(detector, NoiseAveraging):
-            stretch = torch.full((), detector.gamma, dtype=torch.float64)
-            samples = envelope.samples(passes.base, passes.noisy, stretch)
-            score = detector.task.score(detector.score_name, samples)
-            return detector._probs(state, passes), score
-        return detector._probs(state, passes), detector._score(state, passes)
-
-    def _probs(self, detector: Tulip, state: FittedEnvelope, passes: Passes) -> Tensor:
-        return detector.task.predict(self._samples(detector, state.plain, state.j_probs, passes))
-
-    def _tulip(self, detector: Tulip, state: FittedEnvelope, passes: Passes) -> Tensor:
-        passes, constants = state.shaped(passes), state.scoring
-        if detector.score_name == "bound":
-            return self._bound(detector, constants, passes)[0]
-        samples = self._samples(detector, constants, state.j_score, passes)
-        return detector.task.score(detector.score_name, samples, constants.noise_var)
-
-    def _samples(self, detector: Tulip, constants: Constants, j: float, passes: Passes) -> Tensor:
-        """f̃_i, lines 9 to 12; the base pass alone where J is 0."""
-        if j == 0.0:
-            return passes.base.to(torch.float64).unsqueeze(0)
-        bound, trace = self._bound(detector, constants, passes)
-        stretch = j * envelope.stretch(bound, trace)
-        return envelope.samples(passes.base, passes.noisy, stretch)
-
-    def _bound(
-        self, detector: Tulip, constants: Constants, passes: Passes
-    ) -> tuple[Tensor, Tensor]:
-        """S/J² and Θ, lines 6 to 8."""
-        trace = envelope.trace(passes.base, passes.noisy)
-        drift = envelope.drift(passes.base, passes.drift, sqrt_outputs=detector._uses_sqrt)
-        return (
-            envelope.bound(trace, drift, trace_xx=constants.trace_xx, lam=constants.lam),
-            trace,
+            extras=extras,
         )
 
     def _p_value(self, score: Tensor) -> Tensor:

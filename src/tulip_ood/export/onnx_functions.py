@@ -9,7 +9,7 @@ from torch import nn
 from tulip_ood.errors import ModelError
 from tulip_ood.network.exporting import _one_line, _quiet
 
-__all__ = ["DOMAIN", "Cut", "OnnxFunction", "cut", "onnx_function"]
+__all__ = ["DOMAIN", "Cut", "OnnxFunction", "cut", "onnx_function", "without_idle"]
 
 DOMAIN = "tulip"
 
@@ -153,6 +153,26 @@ def cut(whole: OnnxFunction, moving: Collection[str]) -> Cut:
     )
     tail = OnnxFunction(f"{whole.name}Tail", [*frontier, *given], outputs, tail_nodes, whole.opset)
     return Cut(trunk, tail)
+
+
+def without_idle(graph: Any) -> set[str]:
+    """Take out of a graph what none of its outputs needs; returns the names that are left in use.
+
+    Example:
+        >>> from onnx import helper
+        >>> nodes = [helper.make_node("Relu", ["x"], [name]) for name in "yz"]
+        >>> ends = [helper.make_tensor_value_info(name, 1, ["N"]) for name in "xy"]
+        >>> graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+        >>> sorted(without_idle(graph)), len(graph.node)
+        (['x', 'y'], 1)
+    """
+    used = {value.name for value in graph.output}
+    for i in reversed(range(len(graph.node))):  # each stands behind those that it needs
+        if used.isdisjoint(graph.node[i].output):
+            del graph.node[i]
+        else:
+            used.update(_used(graph.node[i]))
+    return used
 
 
 def _used(node: Any) -> Iterator[str]:

@@ -13,6 +13,7 @@ from tulip_ood.export.portable import Portable
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.features import Head
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.mirrored import Mirrored
 
 __all__ = ["Passing", "Prepare", "WholeDetector", "input_tensors"]
 
@@ -33,26 +34,25 @@ class Passing(nn.Module):
 
     Args:
         portable: The network.
-        shapes: Whether penultimate features are wanted, too.
 
     Example:
         >>> import tulip_ood
         >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
         >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
-        >>> passing = Passing(Portable.of(detector), shapes=False)
+        >>> passing = Passing(Portable.of(detector))
         >>> passing((x,), *passing.states(0)).logits.shape
         torch.Size([200, 3])
     """
 
-    def __init__(self, portable: Portable, *, shapes: bool) -> None:
+    def __init__(self, portable: Portable) -> None:
         super().__init__()
         self._portable = portable
-        self._shapes = shapes
-        self._trunk, self._tail = portable.partition.parts
+        # The tail of the base pass does for all: what nobody reads of the others goes in the end.
+        self._trunk, *_, self._tail = portable.partition.parts
         own = portable.network.parameters
         self._ready = tuple(portable.partition.weights({**own, **w}) for w in portable.weights)
-        if shapes:
-            _check_shapeable(portable)
+        if portable.features:
+            _check_features(portable)
 
     def states(self, i: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """What trunk and tail need beside the inputs, in pass i."""
@@ -82,13 +82,14 @@ class Passing(nn.Module):
     def tail(self, frontier: tuple[Any, ...], states: tuple[Tensor, ...]) -> Pass:
         """The rest of a pass."""
         raw, *tapped = self._tail.run(*frontier, *states)
+        inner = None if self._portable.inner is None else tapped.pop()
         logits = self._portable.network.task.outputs(raw)
-        if not self._shapes:
-            return Pass(logits, None, None)
+        if not self._portable.features:
+            return Pass(logits, None, None, inner)
         features, _, weight, bias = tapped
         weight = weight.flatten(1)
         bias = weight.new_zeros(len(weight)) if bias is None else bias
-        return Pass(logits, features.flatten(1), Head(weight, bias))
+        return Pass(logits, features.flatten(1), Head(weight, bias), inner)
 
     def forward(
         self, inputs: tuple[Tensor, ...], trunk: tuple[Tensor, ...], tail: tuple[Tensor, ...]
@@ -97,14 +98,14 @@ class Passing(nn.Module):
         return self.tail(self.trunk(inputs, trunk), tail)
 
 
-def _check_shapeable(portable: Portable) -> None:
+def _check_features(portable: Portable) -> None:
     """Where the last layer runs at every position, which one counts depends on the input."""
     output, partition = portable.network.run(portable.example), portable.partition
     raw = partition.all_values(partition.handed(portable.example), [partition.weights()])[0]
-    pooled = len(raw) > 1 and math.prod(raw[1].shape[1:]) == raw[1].shape[1]
-    if output.features is None or not pooled:
+    pooled = output.features is not None and math.prod(raw[1].shape[1:]) == raw[1].shape[1]
+    if not pooled:
         raise ModelError(
-            "features are shaped before the last layer, which in this network is not fed one "
+            "this detector looks at what the last layer is fed, which in this network is not one "
             "vector an input: such a detector cannot be exported"
         )
 
@@ -160,7 +161,7 @@ class WholeDetector(nn.Module):
         >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
         >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
         >>> portable = Portable.of(detector)
-        >>> whole = WholeDetector(Passing(portable, shapes=False), portable, Judge(detector))
+        >>> whole = WholeDetector(Passing(portable), portable, Judge(detector))
         >>> len(whole((x,)))
         6
     """
@@ -182,6 +183,7 @@ class WholeDetector(nn.Module):
                 if perturbed[place]:
                     self.register_buffer(f"pass_{i}_{place}", value)
         self._counts = len(trunk), len(portable.weights)
+        self._mirrors = portable.mirrors
 
     def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """See `judging.OUTPUTS`."""
@@ -191,7 +193,11 @@ class WholeDetector(nn.Module):
         trunk = tuple(self.get_buffer(f"trunk_{i}") for i in range(n_trunk))
         frontier = self.passing.trunk(inputs, trunk)
         passes = tuple(self.passing.tail(frontier, self._tail(i)) for i in range(n_passes))
-        outputs: tuple[Tensor, ...] = self.judge(inputs, passes)
+        mirrored: tuple[Pass, ...] = ()
+        if self._mirrors:
+            frontier = self.passing.trunk(Mirrored().change(inputs), trunk)
+            mirrored = (self.passing.tail(frontier, self._tail(0)),)
+        outputs: tuple[Tensor, ...] = self.judge(inputs, passes, mirrored)
         return outputs
 
     def _tail(self, i: int) -> tuple[Tensor, ...]:

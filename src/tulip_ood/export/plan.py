@@ -5,10 +5,12 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError
 from tulip_ood.export.portable import Portable, needed_passes
+from tulip_ood.export.scoring import kept_tensors
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.network import Network
 from tulip_ood.network.scope import parameters_in_scope
@@ -28,7 +30,7 @@ class Plan:
         method: The detector's name.
         format: "onnx" or "pt2".
         megabytes: The size of the file, about.
-        passes: Sets of weights in it: base, noisy, drift.
+        passes: Forward passes: base, noisy, drift, mirror image.
         perturbed: The share of the parameters that differ between passes.
         trunk_share: The share of a pass that is done once for all passes.
         cost: What an input costs, in passes of the network alone.
@@ -55,13 +57,13 @@ class Plan:
         """From a network that is cut already."""
         network, passes = portable.network, len(portable.weights)
         share = portable.partition.trunk_share if passes > 1 else 0.0
-        cost = share + (1.0 - share) * passes
+        cost = share + (1.0 - share) * passes + portable.mirrors
         one = sum(value.numel() for value in portable.weights[0].values())
         return Plan(
             method=detector.name,
             format=format,
             megabytes=estimated_bytes(detector) / 1e6 * network.dtype.itemsize / _NUMBER,
-            passes=passes,
+            passes=passes + portable.mirrors,
             perturbed=one / sum(p.numel() for p in network.parameters.values()),
             trunk_share=share,
             cost=cost,
@@ -112,7 +114,8 @@ def estimated_bytes(detector: Detector, scope: Collection[str] | None = None) ->
     if scope is None:
         scope = detector.engine.perturbation(settings).scales if settings.n_samples else ()
     more = sum(network.parameters[name].numel() for name in scope) * (settings.n_passes - 1)
-    return _NUMBER * (_numbers(network) + more) + detector.calibration.scores.nbytes
+    kept = sum(t.nbytes for t in (detector.calibration.scores, *kept_tensors(detector)))
+    return _NUMBER * (_numbers(network) + more) + kept
 
 
 def _numbers(network: Network) -> int:
@@ -133,7 +136,7 @@ def check_size(detector: Detector, format: str) -> None:  # noqa: A002
     if format != "onnx" or size <= LIMIT:
         return
     ways = []
-    if isinstance(detector, Tulip):
+    if isinstance(detector, Tulip | Auto):
         smaller = {name: _bytes_in_scope(detector, name) for name in _SMALLER}
         ways = [f"scope={n!r} ({b / 1e9:.2g} GB)" for n, b in smaller.items() if 0 < b <= LIMIT]
     ways += ["fewer n_samples", "--format pt2, which has no limit"]
@@ -143,7 +146,7 @@ def check_size(detector: Detector, format: str) -> None:  # noqa: A002
     )
 
 
-def _bytes_in_scope(detector: Tulip, scope: str) -> int:
+def _bytes_in_scope(detector: Detector, scope: str) -> int:
     """0 where the network has no such scope."""
     network = detector.network
     names = [n for n, p in network.parameters.items() if p.is_floating_point()]

@@ -10,11 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.export.exportable import example_inputs
+from tulip_ood.export.scoring import reads_features
 from tulip_ood.network.exporting import _copied
+from tulip_ood.network.inner import InnerStatistics
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
 from tulip_ood.network.partition import Partition
 from tulip_ood.network.running import Needs
@@ -23,7 +27,7 @@ __all__ = ["Portable", "needed_passes"]
 
 
 def needed_passes(detector: Detector) -> Needs:
-    """The passes that scoring and the probabilities need: the base pass alone where J is 0.
+    """The passes that scoring and the probabilities need: the base pass alone where both J are 0.
 
     Example:
         >>> import torch, tulip_ood
@@ -32,9 +36,11 @@ def needed_passes(detector: Detector) -> Needs:
         >>> needed_passes(detector).settings.n_passes
         1
     """
-    state = detector.fitted
-    idle = getattr(state, "j_probs", 0.0) == 0.0
-    return detector._needs_to_score() if idle else detector._needs()
+    detector._ready()
+    envelope = detector._order if isinstance(detector, Auto) else detector
+    needs = detector._needs_to_score()
+    wide = getattr(envelope._state, "j_probs", 0.0) and not needs.settings.n_samples
+    return detector._needs() if wide else needs
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,9 @@ class Portable:
         n_samples: M; 0 where only the base pass is made.
         drifts: Whether the last pass is the drift pass.
         example: A few inputs.
+        features: Whether penultimate features are wanted.
+        inner: Which statistics of inner stages are wanted of the base pass, or None.
+        mirrors: Whether the base pass is made of the mirror images, too.
 
     Example:
         >>> import torch, tulip_ood
@@ -64,11 +73,15 @@ class Portable:
     n_samples: int
     drifts: bool
     example: Inputs
+    features: bool = False
+    inner: InnerStatistics | None = None
+    mirrors: bool = False
 
     @staticmethod
     def of(detector: Detector, dtype: torch.dtype = torch.float32) -> "Portable":
         """From a fitted detector, with passes in float32 or in the detector's own dtype."""
-        settings = needed_passes(detector).settings
+        needs = needed_passes(detector)
+        settings = needs.settings
         example = example_inputs(detector)
         network = _copy(detector.network, example, dtype)
         perturbation = detector.engine.perturbation(settings)
@@ -81,13 +94,17 @@ class Portable:
             for parameters in (network.parameters, *moved)
         ]
         _check_finite(weights)
+        inner = next((m for m in needs.measures if isinstance(m, InnerStatistics)), None)
         return Portable(
             network,
-            Partition.of(network, names, example),
+            Partition.of(network, names, example, looks=() if inner is None else (inner,)),
             tuple(weights),
             settings.n_samples,
             settings.makes_drift,
             example,
+            reads_features(detector),
+            inner,
+            any(isinstance(measure, Mirrored) for measure in needs.measures),
         )
 
 

@@ -162,7 +162,7 @@ class _Job:
         if isinstance(self.preprocess, Preprocess):
             header["preprocess"] = self.preprocess.to_json()
         judge = Judge(detector, drifts=portable.drifts)
-        passing = Passing(portable, shapes=judge.shapes)
+        passing = Passing(portable)
         found: list[Parity] = []
 
         def write(partial: Path) -> None:
@@ -210,5 +210,6 @@ def _write_pt2(
             raise ModelError(
                 f"the network cannot be written as .pt2: {_one_line(error)}"
             ) from error
+        program.graph.eliminate_dead_code()  # what is looked at in the base pass alone
         torch.export.save(program, file, extra_files={f"{METADATA}.json": json.dumps(header)})
     return open_pt2(path)

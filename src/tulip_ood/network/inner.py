@@ -49,11 +49,13 @@ class Stage:
         """
         # Views of a tensor that is written to afterwards would make a graph hard to cut.
         positions = list(range(2, out.ndim)) if self.channels == 1 else list(range(1, out.ndim - 1))
-        mean = out.mean(dim=positions, keepdim=True, dtype=torch.float32)
         if out.dtype != torch.float16:
-            deviation = (out - mean).square().mean(dim=positions).sqrt()
+            wide = out.to(torch.float32)
+            mean = wide.mean(dim=positions, keepdim=True)
+            deviation = (wide - mean).square().mean(dim=positions).sqrt()
             return torch.cat([mean.reshape(deviation.shape), deviation], dim=1)
-        # Maps of half precision need not be copied to float32: norms are summed in it.
+        # Maps of half precision need not be copied to float32: means and norms are summed in it.
+        mean = out.mean(dim=positions, keepdim=True, dtype=torch.float32)
         near = mean.to(out.dtype)
         count = math.prod(out.shape[position] for position in positions)
         spread = torch.linalg.vector_norm(out - near, dim=positions, dtype=torch.float32)

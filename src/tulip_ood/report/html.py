@@ -1,6 +1,7 @@
 """HTML and SVG elements as text: everything that is not markup already is escaped."""
 
 import html
+import re
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -8,6 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Child", "Markup", "element", "join"]
 
+_COPIED = frozenset({"code", "pre"})  # text that readers copy: every letter stays what it is
 _VOID = frozenset({"br", "col", "hr", "img", "meta"})  # elements of HTML that are never closed
 
 
@@ -47,11 +49,13 @@ def element(tag: str, *children: Child, **attributes: str | float | bool | None)
     )
     if tag in _VOID:
         return Markup(f"<{tag}{written}>")
-    return Markup(f"<{tag}{written}>{join(children)}</{tag}>")
+    return Markup(f"<{tag}{written}>{join(children, tag in _COPIED)}</{tag}>")
 
 
-def join(children: Child) -> Markup:
+def join(children: Child, copied: bool = False) -> Markup:
     """Everything one after another, escaped where it is not markup.
+
+    A number and its per cent sign stay on one line, but in text that is to be copied.
 
     Example:
         >>> join(["a < b", Markup("<br>"), None, 3])
@@ -62,8 +66,11 @@ def join(children: Child) -> Markup:
     if isinstance(children, Markup):
         return children
     if isinstance(children, str | int | float):
-        return Markup(html.escape(str(children), quote=False))
-    return Markup("".join(join(child) for child in children))
+        text = str(children)
+        if not copied:
+            text = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+        return Markup(html.escape(text, quote=False))
+    return Markup("".join(join(child, copied) for child in children))
 
 
 def _name(name: str) -> str:

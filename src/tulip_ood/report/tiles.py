@@ -7,6 +7,7 @@ from tulip_ood.benchmark.verdict import in_words
 from tulip_ood.detectors.base import Detector
 from tulip_ood.numerics.thresholds import false_alarm_band
 from tulip_ood.report.html import Markup, element
+from tulip_ood.wording import percent
 
 __all__ = ["tiles"]
 
@@ -36,7 +37,8 @@ def tiles(comparison: Comparison, detector: Detector, method: str, baseline: str
         shown.append(_tile(title, f"{100 * mean:.1f}", "% AUROC", _beside(baseline, other), note))
     if not math.isnan(ours.aurc):
         then = None if theirs is None else f"{in_words(theirs.name)}: {1000 * theirs.aurc:.2f}"
-        note = f"the network is right on {100 * ours.accuracy:.1f} % of the test inputs"
+        right = percent(ours.accuracy)
+        note = f"lower is better; the network is right on {right} of the test inputs"
         shown.append(_tile("own errors", f"{1000 * ours.aurc:.2f}", "× 10⁻³ AURC", then, note))
     alarms = f"{100 * ours.false_alarms:.1f}"
     promise, band = _promise(detector)
