@@ -18,6 +18,8 @@ __all__ = [
     "ThresholdError",
     "TulipError",
     "TulipWarning",
+    "in_one_line",
+    "kind_and_text",
     "warn",
 ]
 
@@ -133,6 +135,30 @@ class TulipWarning(UserWarning):
         >>> with warnings.catch_warnings():  # make them errors in a pipeline
         ...     warnings.simplefilter("error", TulipWarning)
     """
+
+
+_LENGTH = 300  # of what another library says, inside a message of ours
+
+
+def in_one_line(error: BaseException) -> str:
+    r"""What an error says, for the middle of another message; its kind, if it says nothing.
+
+    Example:
+        >>> in_one_line(ValueError("two\nlines")), in_one_line(AssertionError())
+        ('two lines', 'AssertionError')
+    """
+    return " ".join(str(error).split())[:_LENGTH] or type(error).__name__
+
+
+def kind_and_text(error: BaseException) -> str:
+    """An error's kind and what it says, in one line.
+
+    Example:
+        >>> kind_and_text(KeyError("scores")), kind_and_text(AssertionError())
+        ("KeyError: 'scores'", 'AssertionError')
+    """
+    kind, text = type(error).__name__, in_one_line(error)
+    return kind if text == kind else f"{kind}: {text}"
 
 
 def warn(text: str) -> None:

@@ -1,9 +1,11 @@
-"""How numbers are written, for people and for programs, in one place."""
+"""How numbers are written and read, for people and for programs, in one place."""
 
+import json
 import math
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["counted", "json_values", "percent"]
+__all__ = ["counted", "from_json", "json_values", "percent"]
 
 
 def counted(number: int, thing: str) -> str:
@@ -40,3 +42,22 @@ def json_values(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def from_json(text: str | bytes, *, pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
+    """What a stranger's JSON says; whatever is wrong with it is a ValueError.
+
+    Args:
+        text: Nested more deeply than Python can follow, it is no JSON either.
+        pairs: What an object's names and values become.
+
+    Example:
+        >>> from_json("[" * 100_000)
+        Traceback (most recent call last):
+        ...
+        ValueError: it is nested too deeply
+    """
+    try:
+        return json.loads(text, object_pairs_hook=None if pairs is dict else pairs)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -101,20 +101,20 @@ def brute(scores: Tensor, drawn: Tensor) -> Tensor:
 
 def test_the_bootstrap_is_the_metric_of_resampled_images(found: Compared) -> None:
     """Weights instead of copies: against scores that are really repeated, ties included."""
-    from tulip_ood.benchmark import bootstrap
+    from tulip_ood.benchmark.weighted import OF_SETS, Draws
 
     drawn = resample(found.val, resamples=20, seed=3)
     n = found.val.n_id
-    inside = bootstrap.Draws(n, n, 3, "id").block(0, 20)
+    inside = Draws(n, n, 3, "id").block(0, 20)
     assert torch.equal(inside.sum(dim=1), torch.full((20,), float(n), dtype=torch.float64))
     for name in ("msp", "knn", "tulip"):
         result = found.val.methods[name]
         for b in range(20):
             mine = brute(result.id_scores, inside[b])
-            expected: dict[str, list[float]] = {m: [] for m in bootstrap.METRICS[:3]}
+            expected: dict[str, list[float]] = {m: [] for m in OF_SETS}
             for each, part in result.sets.items():
                 size = len(part.scores)
-                draws = bootstrap.Draws(size, size, 3, f"ood/{each}").block(0, 20)
+                draws = Draws(size, size, 3, f"ood/{each}").block(0, 20)
                 theirs = brute(part.scores, draws[b])
                 for metric, values in expected.items():
                     values.append(getattr(metrics, metric)(mine, theirs))
@@ -305,9 +305,9 @@ def test_the_best_of_many_that_are_alike_is_not_praised(vectors: Any) -> None:
 
 
 def test_positions_of_one_image_are_drawn_together() -> None:
-    from tulip_ood.benchmark import bootstrap
+    from tulip_ood.benchmark.weighted import Draws
 
-    drawn = bootstrap.Draws(10, 40, 0, "id").block(0, 5)
+    drawn = Draws(10, 40, 0, "id").block(0, 5)
     assert drawn.shape == (5, 40)
     assert torch.equal(drawn.reshape(5, 10, 4).amin(dim=2), drawn.reshape(5, 10, 4).amax(dim=2))
 

@@ -101,3 +101,17 @@ def test_a_key_that_is_called_like_a_label_may_be_an_input(vectors: Any) -> None
     alone = tulip_ood.detectors.Entropy(vectors.model).score(vectors.ood)
     for part in found.val.methods["ent"].sets.values():
         assert torch.allclose(part.scores, alone, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_inputs_that_are_not_finite_make_no_sample(vectors: Any) -> None:
+    """The table says "a sample of …" where memory was short, and not where inputs were NaN."""
+    x, y = vectors.val[0].clone(), vectors.val[1]
+    x[:5] = torch.nan
+    given = {"id_val": [(x, y)], "id_test": [vectors.test], "ood": {"far": [vectors.ood]}}
+    found = tulip_ood.compare(vectors.model, **given, methods=["msp"])
+    assert (found.n_val, found.seen) == (595, 595)
+    assert "a sample of" not in str(found)
+    short = tulip_ood.compare(vectors.model, **given, methods=["msp"], fit_memory=300 * (8 + 12))
+    assert (short.n_val, short.seen) == (300, 595)
+    assert "300 validation inputs (a sample of 595: fit_memory)" in str(short)

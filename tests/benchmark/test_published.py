@@ -3,7 +3,7 @@
 import pytest
 
 from tulip_ood.benchmark import published
-from tulip_ood.benchmark.published import DOUBTFUL, PAPERS_TULIP, PUBLISHED, known_for, source_of
+from tulip_ood.benchmark.published import DOUBTFUL, PAPERS_TULIP, PUBLISHED, known_for
 from tulip_ood.data.protocol import PROTOCOLS
 from tulip_ood.detectors.registry import METHODS
 
@@ -60,9 +60,3 @@ def test_which_method_a_number_belongs_beside() -> None:
     for name in ("tulip[recipe=paper]", "tulip+scale", "tulip&knn", "knn[k=5]", "fdbd"):
         assert known_for("cifar10", name) is None
     assert known_for("my own set", "msp") is None
-
-
-def test_sources() -> None:
-    assert source_of("imagenet", "msp", "near") == published.LEADERBOARD
-    assert source_of("imagenet", "msp", "near_fpr") == published.PAPER
-    assert source_of("cifar10", "ent", "near") == published.PAPER

@@ -156,6 +156,13 @@ def test_the_report_shows_the_trade(auto: tulip_ood.Tulip) -> None:
     assert f"{auto._settings().n_samples} noisy passes" in text
 
 
+@pytest.mark.parametrize(("drift", "passes"), [("pass", "8.0"), ("norm", "7.0")])
+def test_the_trade_counts_the_passes_that_are_made(vectors: Any, drift: str, passes: str) -> None:
+    detector = tulip_ood.Tulip(vectors.model, scope="auto", n_samples=6, drift=drift)
+    text = str(detector.fit(vectors.loader(), recipe="balanced").report())
+    assert f"all: {passes} passes" in text
+
+
 def test_a_saved_detector_knows_what_was_chosen(
     auto: tulip_ood.Tulip, setting: Setting, tmp_path: Path
 ) -> None:

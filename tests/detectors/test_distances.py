@@ -264,3 +264,14 @@ def test_saved_and_loaded(kind: Any, track: str, vectors: Any, tmp_path: Path) -
     assert torch.equal(again.score(vectors.ood), detector.score(vectors.ood))
     assert again.threshold == detector.threshold
     assert str(again.report()) == str(detector.report())
+
+
+def test_a_bank_goes_to_the_device_once(small: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again with every call, which works on a view of the detector."""
+    detector = fitted(KNN, small, "train")
+    monkeypatch.setattr(detector.network, "device", torch.device("meta"))  # as good as a GPU
+    rows = detector.fitted.rows
+    first = detector._view()._searched(rows)
+    assert first.device.type == "meta"
+    assert detector._view()._searched(rows) is first
+    assert detector._view()._searched(rows.clone()) is not first

@@ -143,6 +143,19 @@ def test_inputs_without_a_score_count_as_refused(vectors: Any, share: float) -> 
         assert "cannot" in detector.threshold.promise
 
 
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_a_sample_has_its_part_of_the_inputs_that_were_left_out(vectors: Any) -> None:
+    """1,200 inputs, of which 60 are NaN and 300 are held: 5 % cannot be scored, not 17 %."""
+    x, y = torch.cat([vectors.val[0], vectors.val[0] + 1e-3]), vectors.val[1].repeat(2)
+    x[::20] = torch.nan
+    room = 300 * (2 * 4 + 3 * 4)
+    sampled = tulip_ood.detectors.Entropy(vectors.model, fit_memory=room).fit([(x, y)])
+    whole = tulip_ood.detectors.Entropy(vectors.model).fit([(x, y)])
+    assert sampled.report().facts["n_validation"] == 300
+    for detector in (sampled, whole):
+        assert detector.calibration.unscorable == pytest.approx(0.05, abs=0.005)
+
+
 def test_one_bad_row_does_not_stop_the_search(vectors: Any) -> None:
     x, y = vectors.val
     model = Sometimes(vectors.model, float(x[:, 0].sort().values[-2]))  # one row

@@ -103,3 +103,21 @@ def test_keys_that_forward_does_not_take() -> None:
 def test_layer_scales_that_are_none(factor: Any) -> None:
     with pytest.raises(InputError, match="layer_scale must be a (mapping|number)"):
         fit(nn.Linear(4, 3), layer_scale=factor)
+
+
+class Asserting(nn.Module):
+    """Says nothing where it refuses, as a bare `assert` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != 4:
+            raise AssertionError
+        return self.net(x)
+
+
+def test_a_network_that_refuses_without_a_word() -> None:
+    with pytest.raises(ModelError, match=r"shape \[N, 5\]: AssertionError$"):
+        tulip_ood.detectors.MSP(Asserting()).fit([(torch.zeros(60, 5), torch.arange(60) % 3)])

@@ -359,6 +359,13 @@ def test_the_rate_that_the_message_offers_can_be_had(seed: int) -> None:
     assert found.upper_bound <= offered <= found.upper_bound * 1.01 + 1e-9
 
 
+@pytest.mark.parametrize("n", [1, 50])
+def test_no_rate_is_offered_where_none_can_be_had(n: int) -> None:
+    """A rate of 1, which would be refused in its turn, is no offer."""
+    with pytest.raises(ThresholdError, match=r"nor can any useful one: .* wrong on 100 %"):
+        error_rate_threshold(torch.rand(n), torch.ones(n, dtype=torch.bool), max_error=0.02)
+
+
 @pytest.mark.parametrize(
     ("scores", "wrong", "message"),
     [

@@ -14,7 +14,9 @@ from torch import nn
 
 import tulip_ood
 from tulip_ood.benchmark import evaluate
+from tulip_ood.errors import InputError
 from tulip_ood.report import Examples, report_html, write_report
+from tulip_ood.report.fitted import terms
 
 VOID = {"meta", "img", "br", "hr", "col", "input", "link"}
 EVIL = '<script>alert("x")</script> & "quotes"'
@@ -232,3 +234,28 @@ def test_auto_says_what_it_listens_to(images: Any) -> None:
     for name, words in heard.items():
         assert (f" {words} weight " in text) == (name in auto._heard), name
     assert "T TULiP ε = 0.005, J = " in text
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_terms_say_what_was_measured(vectors: Any) -> None:
+    """R² is no share of right answers, and ‖f(z)‖ takes no pass."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 2, generator=generator)
+    regression = tulip_ood.Tulip(nn.Linear(2, 1), task="regression", j=1.0)
+    meanings = {t.symbol: t.meaning for t in terms(regression.fit([(x, x.sum(1, keepdim=True))]))}
+    assert "its R² is" in meanings["ε"]
+    assert "right" not in meanings["ε"]
+    by_norm = tulip_ood.Tulip(vectors.model, drift="norm").fit(vectors.loader(), recipe="balanced")
+    by_pass = tulip_ood.Tulip(vectors.model).fit(vectors.loader(), recipe="balanced")
+    values = [{t.symbol: t.value for t in terms(each)}["D"] for each in (by_norm, by_pass)]
+    assert values == ["‖f(z)‖, no pass", "one more pass"]
+
+
+def test_a_report_goes_into_a_folder_that_is_there(vectors: Any, tmp_path: Path) -> None:
+    msp = tulip_ood.detectors.MSP(vectors.model).fit(vectors.loader())
+    found = evaluate({"msp": msp}, vectors.test, {"ood": vectors.ood})
+    with pytest.raises(InputError, match="there is no folder"):
+        write_report(tmp_path / "none" / "report.html", found, msp, method="msp")
+    (tmp_path / "report.html.partial").write_text("another program's")
+    write_report(tmp_path / "report.html", found, msp, method="msp")
+    assert (tmp_path / "report.html.partial").read_text() == "another program's"

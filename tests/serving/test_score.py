@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
+import tulip_ood
+from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.serving import Limits, application
 
 from .conftest import NAMES, Client, Reply, encoded, form, local, picture
@@ -174,3 +177,36 @@ def test_inputs_that_do_not_fit_the_network_are_the_clients_affair(images: Any) 
     assert "[N, 1, 13, 13]" in reply.json["results"][1]["error"]["reason"]
     assert client.score(bad).status == 422
     service.close()
+
+
+class Scale(nn.Module):
+    """A number for a picture; none for a bright one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(1)
+        return torch.where(flat[:, :1] > 0.95, torch.nan, self.last(flat))
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_a_number_that_is_none_costs_no_other_answer() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = 0.9 * torch.rand(300, 1, 2, 2, generator=generator)
+    detector = tulip_ood.Tulip(Scale(), task="regression", j=1.0)
+    detector.fit([(x, x.flatten(1).sum(1, keepdim=True))], recipe="balanced")
+    service = application(detector, preprocess=Preprocess(2, 2, (0.0,), (1.0,)))
+    files = [(name, encoded(Image.new("L", (2, 2), grey))) for name, grey in (("a", 0), ("b", 255))]
+    reply = Client(service).score(*form(*files))
+    service.close()
+    assert reply.status == 200
+    good, bad = reply.json["results"]
+    assert (good["kind"], good["label"]) == ("", good["mean"])
+    assert (bad["kind"], bad["label"], bad["mean"], bad["score"]) == (
+        "invalid",
+        [None],
+        [None],
+        None,
+    )

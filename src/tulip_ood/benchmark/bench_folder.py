@@ -24,6 +24,7 @@ from torch import Tensor
 from tulip_ood.data.lock import locked
 from tulip_ood.errors import DataError
 from tulip_ood.network.files import appear, save_tensors
+from tulip_ood.wording import from_json
 
 __all__ = ["BenchFolder"]
 
@@ -117,7 +118,7 @@ class BenchFolder:
     def about(self) -> dict[str, Any]:
         """What `claim` wrote."""
         try:
-            found = json.loads(self._note.read_text(encoding="utf-8"))
+            found = from_json(self._note.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{self.path} holds no benchmark: {self._note.name}: {error}"
@@ -135,7 +136,7 @@ class BenchFolder:
     def cell(self, key: str) -> dict[str, Any] | None:
         """What is known of a cell, or None."""
         try:
-            found = json.loads(self._cell(key).read_text(encoding="utf-8"))
+            found = from_json(self._cell(key).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) else None
@@ -231,13 +232,13 @@ class BenchFolder:
         if path not in self._known:
             try:
                 with safe_open(path, framework="pt") as file:
-                    cells = json.loads((file.metadata() or {})["cells"])
+                    cells = from_json((file.metadata() or {})["cells"])
                 self._known[path] = frozenset(cells)
             except FileNotFoundError:
                 return frozenset()
             except OSError as error:
                 raise DataError(f"{path} cannot be read: {error}") from error
-            except (SafetensorError, ValueError, KeyError):  # it will be made again
+            except (SafetensorError, ValueError, KeyError, TypeError):  # it will be made again
                 return frozenset()
         return self._known[path]
 

@@ -18,6 +18,7 @@ from tulip_ood.data.protocol import protocol_of
 from tulip_ood.data.root import Part
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.engine import mark_invalid
+from tulip_ood.errors import kind_and_text
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.version import __version__
@@ -122,7 +123,25 @@ class NetworkWork:
                 self._folder.detector_file(cell.key).unlink(missing_ok=True)
         if not wanted:
             return {}
-        fitter = CellFitter(
+        chosen = [c for c in self._cells if c.key in wanted]
+        detectors, failed = self._fit(chosen, parts, batch_size, say)
+        scorer = _Scorer(self._shared, self._name, detectors, cache, batch_size)
+        failed |= self._score(missing, scorer, detectors, say)
+        for key in set(detectors) - set(failed):
+            self._folder.detector_file(key).unlink(missing_ok=True)
+        for key, why in failed.items():  # for the tables; it will be tried again
+            self._folder.note_failure(key, why)
+        return {f"{wanted[key].entry} ({wanted[key].track})": why for key, why in failed.items()}
+
+    def _fit(
+        self,
+        cells: Sequence[Cell],
+        parts: Mapping[str, Part],
+        batch_size: int | None,
+        say: Callable[..., None],
+    ) -> tuple[dict[str, Detector], dict[str, str]]:
+        """Fitted detectors by cell, and the cells that failed with the reason."""
+        fitter = CellFitter(  # it holds the validation images, and goes with them
             self._folder,
             self._shared,
             self._network.preprocess,
@@ -138,10 +157,17 @@ class NetworkWork:
             },
             say=lambda what: say(f"{self._network.name}: {what}"),
         )
-        detectors = fitter.fit([c for c in self._cells if c.key in wanted])
-        failed = dict(fitter.failed)
-        del fitter  # it holds the validation images
-        scorer = _Scorer(self._shared, self._name, detectors, cache, batch_size)
+        return fitter.fit(cells), dict(fitter.failed)
+
+    def _score(
+        self,
+        missing: Mapping[str, Mapping[int, Sequence[Cell]]],
+        scorer: "_Scorer",
+        detectors: Mapping[str, Detector],
+        say: Callable[..., None],
+    ) -> dict[str, str]:
+        """Score the pieces that lack something; the cells that failed, with the reason."""
+        failed: dict[str, str] = {}
         left = [
             (role, piece)
             for role, by_piece in missing.items()
@@ -158,11 +184,7 @@ class NetworkWork:
                 failed |= broken
                 self._folder.write_scores(self._name, role, piece.first, columns)
                 say(f"{self._network.name}: scoring {piece.part.name}", len(piece) * len(keys))
-        for key in set(detectors) - set(failed):
-            self._folder.detector_file(key).unlink(missing_ok=True)
-        for key, why in failed.items():  # for the tables; it will be tried again
-            self._folder.note_failure(key, why)
-        return {f"{wanted[key].entry} ({wanted[key].track})": why for key, why in failed.items()}
+        return failed
 
 
 class _Scorer:
@@ -222,7 +244,7 @@ class _Scorer:
             try:
                 columns[key] = _columns(self._detectors[key], passes[key], valid, labels)
             except Exception as error:
-                broken[key] = _reason(error)
+                broken[key] = kind_and_text(error)
         self._broken |= set(broken)
         return columns, broken
 
@@ -234,12 +256,8 @@ class _Scorer:
             try:
                 self._passes_of((key,)).of_piece(which, lambda: inputs)
             except Exception as error:
-                found[key] = _reason(error)
+                found[key] = kind_and_text(error)
         return found
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def _columns(

@@ -15,7 +15,6 @@ from tulip_ood.benchmark.weighted import OF_SETS, Draws, reweigh
 
 __all__ = ["Interval", "Resamples", "clear_gains", "differences", "resample"]
 
-METRICS = (*OF_SETS, "aurc")
 _BLOCK_BYTES = 64 << 20
 
 

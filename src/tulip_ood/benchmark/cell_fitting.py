@@ -12,12 +12,13 @@ from tulip_ood.benchmark.pieces import labelled_batches, unlabelled_batches
 from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.data.root import Part
 from tulip_ood.detectors.base import FIT_MEMORY, OOD_INPUTS, Detector
-from tulip_ood.detectors.engine import Held
+from tulip_ood.detectors.engine import Engine, Held
 from tulip_ood.detectors.learning import Learned
+from tulip_ood.detectors.lessons import Lessons
 from tulip_ood.detectors.msp import MSP
 from tulip_ood.detectors.saving import load
 from tulip_ood.detectors.tulip import Tulip
-from tulip_ood.errors import FileFormatError, InputError, TulipError, TulipWarning
+from tulip_ood.errors import FileFormatError, InputError, TulipError, TulipWarning, kind_and_text
 from tulip_ood.network.network import Network
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs
@@ -136,10 +137,9 @@ class CellFitter:
         if self._held is None:
             self._say("reading validation data")
             data = labelled_batches(self._parts["val"], self._preprocess, self._workers)
-            probe = MSP(self._network, batch_size=self._batch_size)
-            needs = probe._needs()
-            rows = probe.engine.collect(data, needs, seed=0, memory=_MEMORY)
-            self._held = Held(rows, probe.engine.passes_of(rows, needs, seed=0))
+            engine = MSP(self._network, batch_size=self._batch_size).engine
+            rows = engine.collect(data, Needs.base_pass(), seed=0, memory=_MEMORY)
+            self._held = engine.hold(rows, seed=0)
         return self._held
 
     def _keep(self, cell: Cell, detector: Detector) -> Detector:
@@ -192,70 +192,38 @@ class CellFitter:
                 },
             )
         except Exception as error:
-            self.failed[cell.key] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+            self.failed[cell.key] = kind_and_text(error)
 
     # ----------------------------------------------------------------------- train
 
     def _fit_on_training_data(self, cells: Sequence[Cell]) -> dict[str, Detector]:
         """One reading of the training data for all cells that learn from it."""
+        by_key = {cell.key: cell for cell in cells}
+        engine = MSP(self._network, batch_size=self._batch_size).engine
+        lessons = Lessons(engine, lambda key: self._guarded(by_key[key]))
         detectors: dict[str, Detector] = {}
-        learners: dict[str, Any] = {}
         for cell in cells:
             with self._guarded(cell):
                 if "train" not in self._parts:
                     raise InputError("there are no training images in the data folder")
                 detectors[cell.key] = self._make(cell)
-                learners[cell.key] = detectors[cell.key]._learner()
-        self._try_measures([cell for cell in cells if cell.key in learners], detectors, learners)
-        if not learners:
+                lessons.enrol(cell.key, detectors[cell.key])
+        if lessons.measure_more:
+            lessons.try_measures(self._validation().rows.first(4))
+        if not lessons:
             return {}
-        n = self._read_training_data(cells, detectors, learners)
+        self._read_training_data(lessons, engine)
         found: dict[str, Detector] = {}
         for cell in cells:
-            if cell.key in learners:
+            if cell.key in lessons:
                 with self._guarded(cell):
-                    self._say(f"fitting {cell.entry} on {n:,} training images")
-                    self._fit(
-                        cell, detectors[cell.key], Learned(learners.pop(cell.key).finish(), n)
-                    )
+                    self._say(f"fitting {cell.entry} on {lessons.n:,} training images")
+                    self._fit(cell, detectors[cell.key], lessons.learned(cell.key))
                     found[cell.key] = self._keep(cell, detectors[cell.key])
         return found
 
-    def _try_measures(
-        self, cells: Sequence[Cell], detectors: dict[str, Detector], learners: dict[str, Any]
-    ) -> None:
-        """One method whose measure cannot be made must not end the reading for all."""
-        if not any(detectors[cell.key]._measures() for cell in cells):
-            return
-        rows = self._validation().rows
-        for cell in cells:
-            with self._guarded(cell):
-                try:
-                    for measure in detectors[cell.key]._measures():
-                        measure(self._network, rows.first(4))
-                except Exception:
-                    del learners[cell.key], detectors[cell.key]
-                    raise
-
-    def _read_training_data(
-        self, cells: Sequence[Cell], detectors: Mapping[str, Detector], learners: dict[str, Any]
-    ) -> int:
-        by_key = {cell.key: cell for cell in cells}
-        measures = {m.key: m for d in detectors.values() for m in d._measures()}
-        probe = MSP(self._network, batch_size=self._batch_size)
-        probe.engine.take_model()
-        needs = Needs(probe._settings(), measures=tuple(measures.values()))
-        n = 0
-        for part in probe.engine.stream(
-            labelled_batches(self._parts["train"], self._preprocess, self._workers), needs
-        ):
-            n += len(part)
-            self._say(f"reading training data: {n:,} of {len(self._parts['train']):,}")
-            for key in list(learners):
-                with self._guarded(by_key[key]):
-                    try:
-                        learners[key].add(part)
-                    except Exception:
-                        del learners[key]
-                        raise
-        return n
+    def _read_training_data(self, lessons: Lessons, engine: Engine) -> None:
+        engine.take_model()
+        train = self._parts["train"]
+        for n in lessons.read(labelled_batches(train, self._preprocess, self._workers)):
+            self._say(f"reading training data: {n:,} of {len(train):,}")

@@ -148,15 +148,15 @@ def parameters_of(detector: Detector) -> dict[str, Any]:
         >>> parameters_of(tulip_ood.detectors.KNN(torch.nn.Linear(4, 3), k=5))
         {'k': 5}
     """
-    if isinstance(detector, Tulip) and detector._state is not None:
-        state = detector._state
+    if isinstance(detector, Tulip) and detector.threshold is not None:
+        state = detector.fitted
         found: Mapping[str, Any] = {
             "epsilon": state.setting.epsilon,
             "lam": state.lam,
             "lam_over_balanced": state.lam / state.balanced_lam if state.balanced_lam else None,
             "j": state.j_score,
             "shaping": state.setting.shaping,
-            "recipe": detector._recipe.name,
+            "recipe": detector.recipe,
         }
         return dict(found)
     return dict(detector.parameters)

@@ -44,7 +44,7 @@ class Compared:
         repeated: ID test inputs that were also fitted on.
         tuned_on: OOD test inputs that parameters were also chosen on, for each set that has any.
         inside: OOD test inputs that are ID inputs as well, for each set that has any.
-        seen: Validation inputs that the loader gave; more than `n_val` if memory was short.
+        seen: Finite validation inputs that the loader gave; more than `n_val` if memory was short.
         detectors: The fitted detectors of the validation track.
         train_detectors: Those of the train track.
 
@@ -206,7 +206,7 @@ def compare(
         repeated=work.repeated,
         tuned_on=work.tuned_on,
         inside=work.inside,
-        seen=rows.seen,
+        seen=rows.seen - rows.dropped,
         detectors=work.detectors,
         train_detectors=work.trained,
     )

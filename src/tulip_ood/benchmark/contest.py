@@ -14,15 +14,14 @@ from tulip_ood.benchmark.shared_passes import SharedPasses
 from tulip_ood.detectors.base import OOD_INPUTS, Detector
 from tulip_ood.detectors.engine import Held, mark_invalid
 from tulip_ood.detectors.ent import Entropy
-from tulip_ood.detectors.learning import Learned
+from tulip_ood.detectors.lessons import Lessons
 from tulip_ood.detectors.registry import make
-from tulip_ood.errors import InputError, ModelError, TulipError
+from tulip_ood.errors import InputError, ModelError, TulipError, kind_and_text
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows, collect_rows
-from tulip_ood.network.running import Needs
 from tulip_ood.numerics.tasks import Task
 
 __all__ = ["YARDSTICK", "Contest", "Progress", "on_train", "yardstick_of"]
@@ -57,8 +56,8 @@ def on_train(name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, TulipError) else f"{type(error).__name__}: {text}"[:300]
+    ours = isinstance(error, TulipError)
+    return " ".join(str(error).split()) if ours else kind_and_text(error)
 
 
 class Contest:
@@ -134,7 +133,7 @@ class Contest:
 
     def hold(self, id_val: Iterable[Any], memory: int) -> Rows:
         """Validation inputs, as many as fit with the logits of the method that makes the most."""
-        passes = max(d._settings().n_passes for d in self.detectors.values())
+        passes = max(d.pass_settings.n_passes for d in self.detectors.values())
 
         def bytes_of_logits(inputs: Inputs) -> int:
             return 4 * self._network.probe(inputs).outputs_per_input * passes
@@ -161,7 +160,7 @@ class Contest:
         """The rows with their base pass, which most methods need and nothing else."""
         engine = self._plain.engine
         engine.look_at(rows)
-        return Held(rows, engine.passes_of(rows, self._plain._needs(), seed=self._plain.seed))
+        return engine.hold(rows, seed=self._plain.seed)
 
     def fit(self, rows: Rows, tune: Any) -> None:
         """Fit all on the same rows."""
@@ -173,28 +172,21 @@ class Contest:
 
     def fit_on_training_data(self, rows: Rows, train: Iterable[Any], tune: Any) -> None:
         """The second track: one reading of the training data for all that learn from it."""
-        learners: dict[str, Any] = {}
+        lessons = Lessons(self._plain.engine, lambda name: self._guarded(on_train(name)))
         for name, detector in list(self.detectors.items()):
             if detector.learns_from_data:
                 with self._guarded(on_train(name)):
                     self.trained[name] = self._make(name)
-                    learners[name] = self.trained[name]._learner()
-        if not learners:
+                    lessons.enrol(name, self.trained[name])
+        if not lessons:
             return
-        measures = {m.key: m for d in self.trained.values() for m in d._measures()}
-        needs = Needs(self._plain._settings(), measures=tuple(measures.values()))
-        for part in self._plain.engine.stream(train, needs):
-            self.n_train += len(part)
+        for self.n_train in lessons.read(train):
             self._say("reading training data", self.n_train, None)
-            for name in list(self.trained):
-                with self._guarded(on_train(name)):
-                    learners[name].add(part)
         held = self._held(rows)
         for name, detector in list(self.trained.items()):
             self._say(f"fitting {name} on training data", 0, None)
             with self._guarded(on_train(name)):
-                learned = Learned(learners[name].finish(), self.n_train)
-                detector.fit(held, train=learned, tune=tune)
+                detector.fit(held, train=lessons.learned(name), tune=tune)
 
     # ------------------------------------------------------------------------- scoring
 
@@ -206,6 +198,14 @@ class Contest:
         self._collectors = {name: Collector(name, d) for name, d in everyone.items()}
         self._size = self._plain.engine.batch_size
         self._shared = SharedPasses(self._network, everyone, self._size)
+        n_id, tested = self._score_inside(id_test)
+        inside = tested | self._fitted_on
+        sizes = {each: self._score_outside(each, loader, inside) for each, loader in ood.items()}
+        results = {name: collector.result() for name, collector in self._collectors.items()}
+        return Comparison(results, groups, n_id, sizes)
+
+    def _score_inside(self, id_test: Iterable[Any]) -> tuple[int, set[bytes]]:
+        """How many ID test inputs there are, and their digests."""
         n_id = 0
         tested: set[bytes] = set()
         for inputs, labels in self._pieces("ID test", id_test, labelled=True):
@@ -223,27 +223,26 @@ class Contest:
             self._say("scoring ID", n_id, None)
         if not n_id:
             raise InputError("there are no ID test inputs")
-        sizes = {}
-        inside = tested | self._fitted_on
-        for each, loader in ood.items():
-            n = 0
-            for inputs, _ in self._pieces(f"OOD set {each!r}", loader, labelled=False):
-                passes, valid = self._passes(f"OOD set {each!r}", inputs)
-                n += structures.count_rows(inputs)
-                digests = self._digests(inputs)
-                for counts, known in ((self.tuned_on, self._chosen_on), (self.inside, inside)):
-                    if found := _among(known, digests):
-                        counts[each] = counts.get(each, 0) + found
-                for name, collector in list(self._collectors.items()):
-                    with self._dropping(name):
-                        score = collector.detector.score(passes[name])
-                        collector.outside(each, mark_invalid(score, valid))
-                self._say(f"scoring {each}", n, None)
-            if n == 0:
-                raise InputError(f"the OOD set {each!r} has no inputs")
-            sizes[each] = n
-        results = {name: collector.result() for name, collector in self._collectors.items()}
-        return Comparison(results, groups, n_id, sizes)
+        return n_id, tested
+
+    def _score_outside(self, each: str, loader: Iterable[Any], inside: AbstractSet[bytes]) -> int:
+        """How many inputs an OOD set has; `inside` are the digests of all ID inputs."""
+        n = 0
+        for inputs, _ in self._pieces(f"OOD set {each!r}", loader, labelled=False):
+            passes, valid = self._passes(f"OOD set {each!r}", inputs)
+            n += structures.count_rows(inputs)
+            digests = self._digests(inputs)
+            for counts, known in ((self.tuned_on, self._chosen_on), (self.inside, inside)):
+                if found := _among(known, digests):
+                    counts[each] = counts.get(each, 0) + found
+            for name, collector in list(self._collectors.items()):
+                with self._dropping(name):
+                    score = collector.detector.score(passes[name])
+                    collector.outside(each, mark_invalid(score, valid))
+            self._say(f"scoring {each}", n, None)
+        if n == 0:
+            raise InputError(f"the OOD set {each!r} has no inputs")
+        return n
 
     def _digests(self, inputs: Inputs) -> list[bytes]:
         return structures.row_digests(inputs, seed=self._common["seed"])

@@ -238,8 +238,6 @@ def _redraw(
     outside = {name: Draws(size, size, seed, f"ood/{name}") for name, size in sizes.items()}
     step = max(1, _BLOCK_BYTES // (8 * max(n, *sizes.values(), 1)))
     blocks = range(0, resamples, step)
-    total = len(blocks) * sum(len(r) for m in field.methods.values() for r in m.values())
-    done = 0
     # Made beforehand: small tensors kept from between large ones would break up the memory.
     keys = _keys(groups, errors_known=not bool(first.wrong.isnan().all()))
     found = {
@@ -249,18 +247,21 @@ def _redraw(
         ]
         for name, by_network in field.methods.items()
     }
-    for begin in blocks:
+    places = [  # every run, with the place of its numbers
+        (run, parts)
+        for name, by_network in field.methods.items()
+        for own, runs in zip(found[name], by_network.values(), strict=True)
+        for parts, run in zip(own, runs, strict=True)
+    ]
+    for i, begin in enumerate(blocks):
         end = min(begin + step, resamples)
         of_id = inside.block(begin, end)
         of_sets = {name: draws.block(begin, end) for name, draws in outside.items()}
-        for name, by_network in field.methods.items():
-            for own, runs in zip(found[name], by_network.values(), strict=True):
-                for parts, run in zip(own, runs, strict=True):
-                    values = _of_run(run, groups, of_id, of_sets)
-                    for key in keys:
-                        parts[key][begin:end] = values[key]
-                    done += 1
-                    say("resampling", done, total)
+        for done, (run, parts) in enumerate(places, i * len(places) + 1):
+            values = _of_run(run, groups, of_id, of_sets)
+            for key in keys:
+                parts[key][begin:end] = values[key]
+            say("resampling", done, len(blocks) * len(places))
     return found
 
 

@@ -15,14 +15,10 @@ __all__ = [
     "FITTED_ON_TRAINING_DATA",
     "PAPERS_TULIP",
     "PUBLISHED",
-    "SEED_DEVIATION",
     "Known",
     "known_for",
-    "source_of",
 ]
 
-LEADERBOARD = "OpenOOD v1.5 leaderboard"
-PAPER = "TULiP paper"
 PAPERS_TULIP = "tulip[recipe=paper,tune=ood]"  # what the paper calls TULiP, as it is asked for here
 
 _ID_SETS = ("cifar10", "cifar100", "imagenet200", "imagenet")
@@ -118,17 +114,6 @@ BEST_KNOWN: dict[str, dict[str, tuple[float, str]]] = {
     "imagenet": {"near": (84.42, "AdaSCALE"), "far": (97.28, "AdaSCALE")},
 }
 
-# The population standard deviation of AUROC over three training runs: (near, far).
-SEED_DEVIATION: dict[str, dict[str, tuple[float, float]]] = {
-    "cifar10": {
-        "msp": (0.25, 0.43),
-        "ebo": (0.46, 0.92),
-        "vim": (0.28, 0.24),
-        "odin": (1.85, 0.61),
-        "mds": (2.40, 1.36),
-    }
-}
-
 # The paper's second table: other networks on ImageNet-1K, near and far AUROC; None: not run.
 _EXTENDED = """
           resnet50-v2 | vit-b-16    | mobilenet-v3-large | vgg-16      | regnet-y-16gf
@@ -195,13 +180,3 @@ def known_for(id_set: str, method: str) -> Known | None:
     else:
         found = name if asked <= {"tune=ood"} and name in there else None
     return None if found is None else Known(found, there[found], same=True)
-
-
-def source_of(id_set: str, method: str, number: str) -> str:
-    """Who published a number.
-
-    Example:
-        >>> source_of("cifar10", "gen", "near"), source_of("cifar10", "gen", "near_fpr")
-        ('OpenOOD v1.5 leaderboard', 'TULiP paper')
-    """
-    return LEADERBOARD if number in _LEADERBOARD[id_set].get(method, {}) else PAPER

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from tulip_ood.detectors.base import Detector
+from tulip_ood.errors import kind_and_text
 from tulip_ood.network.fast import FastPasses
 from tulip_ood.network.inputs import Inputs, finite_rows
 from tulip_ood.network.network import Network
@@ -51,8 +52,7 @@ class SharedPasses:
         self._perturbations: dict[str, Perturbation] = {}
         kept: dict[Any, Perturbation] = {}
         for name, detector in detectors.items():
-            detector._ready()
-            needs = self._needs[name] = detector._needs_to_score()
+            needs = self._needs[name] = detector.needs
             made = detector.engine.perturbation(needs.settings)
             scales = tuple(sorted(made.scales.items()))
             way = (type(made), needs.settings, scales, _of_means(made))
@@ -69,7 +69,7 @@ class SharedPasses:
             try:
                 measure(self._network, inputs)
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
+                reason = kind_and_text(error)
                 for name, needs in self._needs.items():
                     if any(one.key == key for one in needs.measures):
                         found[name] = reason

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tulip_ood.benchmark.tidy import COLUMNS, in_order
-from tulip_ood.errors import DataError, FileFormatError, InputError
+from tulip_ood.errors import DataError, FileFormatError, InputError, in_one_line
 from tulip_ood.network.files import appear
 
 __all__ = ["environment_file", "read_parquet", "write_parquet"]
@@ -86,8 +86,9 @@ def read_parquet(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        line = " ".join(str(error).split())[:200]
-        raise FileFormatError(f"{os.fspath(path)} is not a whole parquet file: {line}") from error
+        raise FileFormatError(
+            f"{os.fspath(path)} is not a whole parquet file: {in_one_line(error)}"
+        ) from error
     if table.schema.names != list(COLUMNS):
         raise FileFormatError(
             f"{os.fspath(path)} is no table of benchmark results: its columns are "

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tulip_ood.data.source import Source
     from tulip_ood.network.network import Network
 
-__all__ = ["check_outputs", "classes_of_outputs", "folder_classes"]
+__all__ = ["check_outputs", "folder_classes"]
 
 _FEW = 4  # inputs that the network is shown to count its outputs
 
@@ -55,16 +55,6 @@ def folder_classes(
     return numbered
 
 
-def classes_of_outputs(task: str, outputs: int) -> int | None:
-    """How many classes a network's outputs tell apart; None where folders cannot be labels.
-
-    Example:
-        >>> classes_of_outputs("classification", 10), classes_of_outputs("binary", 1)
-        (10, 2)
-    """
-    return {"classification": outputs, "binary": 2}.get(task)
-
-
 def check_outputs(
     places: "Sequence[str]",
     network: "Network",
@@ -103,7 +93,7 @@ def check_outputs(
 all class folders in the order of the network's outputs, one a line (--classes)
     """
     from tulip_ood.data.batches import batches
-    from tulip_ood.data.opening import all_class_folders, number_folders
+    from tulip_ood.data.opening import all_class_folders, classes_of_outputs, number_folders
 
     folders = all_class_folders(places)
     if not folders:

@@ -165,7 +165,7 @@ def check_device(name: str | None) -> None:
     try:
         torch.zeros(1, device=torch.device(name))
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).partition("\n")[0]
         raise UsageError(f"the device {name!r} cannot be used here: {reason}") from error
 
 
@@ -276,10 +276,7 @@ def write_json(path: str | None, values: dict[str, Any]) -> None:
     """
     if path is None:
         return
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(json.dumps(json_values(values), indent=1, allow_nan=False) + "\n")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    from tulip_ood.network.files import appear
+
+    text = json.dumps(json_values(values), indent=1, allow_nan=False) + "\n"
+    appear(path, lambda partial: partial.write_text(text))

@@ -12,7 +12,7 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import Stopped, UsageError, as_usage
-from tulip_ood.cli.numbering import classes_of_outputs, folder_classes
+from tulip_ood.cli.numbering import folder_classes
 from tulip_ood.cli.progress import make_progress
 from tulip_ood.errors import DataError
 from tulip_ood.wording import percent
@@ -195,6 +195,8 @@ def _classes(
     header: dict[str, Any], inputs: list[str], given: "tuple[str, ...] | None"
 ) -> "tuple[str, ...] | None":
     """The classes for class folders; none where these do not fit the network's outputs."""
+    from tulip_ood.data.opening import classes_of_outputs
+
     task, outputs = header["config"]["task"], header["facts"]["n_outputs"]
     try:
         return folder_classes(

@@ -14,7 +14,12 @@ import PIL
 import torch
 from torch import nn
 
-from tulip_ood.data.opening import all_class_folders, number_folders, open_sources
+from tulip_ood.data.opening import (
+    all_class_folders,
+    classes_of_outputs,
+    number_folders,
+    open_sources,
+)
 from tulip_ood.data.parts import Parts, describe_inputs, digest_of_file
 from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.data.remote import is_remote
@@ -202,12 +207,12 @@ def _check_place(target: Path, partitioned: bool) -> None:
 
 def _classes(header: dict[str, Any], inputs: Sequence[str]) -> tuple[str, ...] | None:
     """The classes for class folders; none where these do not fit the network's outputs."""
-    outputs = {"classification": header["facts"]["n_outputs"], "binary": 2}
+    task, outputs = header["config"]["task"], header["facts"]["n_outputs"]
     try:
         return number_folders(
             all_class_folders(inputs),
             known=header["classes"],
-            outputs=outputs.get(header["config"]["task"]),
+            outputs=classes_of_outputs(task, outputs),
         )
     except DataError as error:
         warn(f"no labels are written: {error}")

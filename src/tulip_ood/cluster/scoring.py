@@ -16,7 +16,7 @@ from tulip_ood.cluster.job import PART_ROWS, Job, Model, prepare
 from tulip_ood.cluster.pool import Limits, Pool
 from tulip_ood.cluster.worker import order_for
 from tulip_ood.data.summary import Summary, summarise
-from tulip_ood.errors import ClusterError, InputError
+from tulip_ood.errors import ClusterError, InputError, in_one_line, kind_and_text
 from tulip_ood.models.extras import import_extra
 
 __all__ = ["connected", "import_ray", "is_ours", "limits_for", "score", "score_on_ray"]
@@ -148,9 +148,8 @@ def score_on_ray(
         try:
             pool.run(iter(missing), lambda index: _shard(job, index), put)
         except ray.exceptions.RayError as error:
-            reason = " ".join(str(error).split())[:300]
             raise ClusterError(
-                f"the cluster cannot be used any more ({type(error).__name__}: {reason}); what is "
+                f"the cluster cannot be used any more ({kind_and_text(error)}); what is "
                 f"finished is kept in {job.parts.folder}: run the same command again to go on"
             ) from error
 
@@ -281,7 +280,7 @@ def _begin(ray: Any, how: dict[str, Any]) -> None:
         except Exception as error:  # Ray raises plain ones, too
             ray.shutdown()
             if not left or "timed out" not in str(error):
-                reason = " ".join(str(error).split())[:300]
+                reason = in_one_line(error)
                 if how["address"] != "local":
                     reason += ". Has the cluster a token? Set RAY_AUTH_MODE=token, RAY_AUTH_TOKEN=…"
                 raise ClusterError(f"Ray cannot be reached or started: {reason}") from error

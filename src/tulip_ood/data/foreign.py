@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tulip_ood.data.remote import is_remote
-from tulip_ood.errors import DataError, TulipError
+from tulip_ood.errors import DataError, TulipError, in_one_line
 
 __all__ = ["check_regular", "foreign"]
 
@@ -52,7 +52,6 @@ data left
     except TulipError:
         raise
     except Exception as error:  # zip, deflate, numpy and Arrow each have errors of their own
-        words = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(
-            f"{file} is not {expected}, or it is cut short or damaged: {words}"
+            f"{file} is not {expected}, or it is cut short or damaged: {in_one_line(error)}"
         ) from error

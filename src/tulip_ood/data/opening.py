@@ -18,7 +18,13 @@ from tulip_ood.data.remote import (
 from tulip_ood.data.source import Chain, ImageFiles, Source
 from tulip_ood.errors import DataError
 
-__all__ = ["all_class_folders", "number_folders", "open_sources", "read_classes"]
+__all__ = [
+    "all_class_folders",
+    "classes_of_outputs",
+    "number_folders",
+    "open_sources",
+    "read_classes",
+]
 
 _GIVE_ALL = (
     "give the names of all class folders in the order of the network's outputs, one a line "
@@ -158,6 +164,16 @@ def all_class_folders(names: Sequence[str]) -> tuple[str, ...]:
     here = (class_folders(name) for name in names if os.path.isdir(name))
     there = (remote_folders(name) for name in names if is_remote(name) and stamp_of(name) is None)
     return tuple(sorted(set().union(*here, *there)))
+
+
+def classes_of_outputs(task: str, outputs: int) -> int | None:
+    """How many classes a network's outputs tell apart; None where folders cannot be labels.
+
+    Example:
+        >>> classes_of_outputs("classification", 10), classes_of_outputs("binary", 1)
+        (10, 2)
+    """
+    return {"classification": outputs, "binary": 2}.get(task)
 
 
 def number_folders(

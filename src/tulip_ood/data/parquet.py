@@ -1,6 +1,5 @@
 """Parquet in the layout of Hugging Face image sets: `image: struct<bytes, path>`, `label`."""
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -16,6 +15,7 @@ from tulip_ood.data.remote import folder_of, is_remote, join
 from tulip_ood.data.source import NO_LABEL, FileStamp, Label, Row, Shard, Source, Window
 from tulip_ood.data.tables import open_table, pieces
 from tulip_ood.errors import DataError
+from tulip_ood.wording import from_json
 
 __all__ = ["OfScoresError", "Parquet"]
 
@@ -188,8 +188,8 @@ def _label(value: Any) -> Label:
 def _class_names(schema: Any, column: str | None) -> tuple[str, ...] | None:
     """The names that Hugging Face keeps in the schema, where they are as expected."""
     try:
-        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        features = from_json(schema.metadata[b"huggingface"])["info"]["features"]
         names = features[column]["names"]
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (KeyError, TypeError, ValueError):
         return None
     return tuple(map(str, names)) if isinstance(names, list) else None

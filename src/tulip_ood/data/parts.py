@@ -24,6 +24,7 @@ from tulip_ood.data.remote import is_remote, join, opened
 from tulip_ood.data.source import Source
 from tulip_ood.errors import DataError
 from tulip_ood.network.files import appear
+from tulip_ood.wording import from_json
 
 __all__ = ["Parts", "describe_inputs", "digest_of_file", "written_manifest"]
 
@@ -72,10 +73,10 @@ def written_manifest(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     try:
         if is_remote(str(path)) or os.path.isdir(path):
             with opened(join(str(path), FINAL_NOTE)) as note:
-                found = json.loads(note.read())
+                found = from_json(note.read())
         else:
             with open(path, "rb") as table:
-                found = json.loads((pq.read_schema(table).metadata or {})[MANIFEST])
+                found = from_json((pq.read_schema(table).metadata or {})[MANIFEST])
     except (pa.ArrowException, OSError, KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None
@@ -354,7 +355,7 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 def _read_note(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text())
+        found = from_json(path.read_text())
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

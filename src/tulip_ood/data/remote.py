@@ -15,7 +15,7 @@ from typing import Any
 from tulip_ood.data.decoding import NOT_FETCHED
 from tulip_ood.data.folder import is_image, no_images
 from tulip_ood.data.source import FileStamp, ImageFiles
-from tulip_ood.errors import DataError
+from tulip_ood.errors import DataError, in_one_line
 
 __all__ = [
     "RemoteFiles",
@@ -78,7 +78,7 @@ def _connect(root: str) -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = FileSystem.from_uri(root)
     except (ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{root} cannot be opened by pyarrow: {_line(error)}") from error
+        raise DataError(f"{root} cannot be opened by pyarrow: {in_one_line(error)}") from error
     return found
 
 
@@ -142,7 +142,7 @@ def stamp_of(name: str) -> FileStamp | None:
     try:
         found = system.get_file_info(path)
     except OSError as error:
-        raise DataError(f"{name} cannot be reached: {_line(error)}") from error
+        raise DataError(f"{name} cannot be reached: {in_one_line(error)}") from error
     if found.type == FileType.Directory:
         return None
     if found.type != FileType.File:
@@ -168,7 +168,7 @@ def read_remote(name: str) -> bytes:
     except (DataError, FileNotFoundError):
         raise
     except OSError as error:  # no network, no permission: nothing that the file can help
-        raise DataError(f"{NOT_FETCHED}: {_line(error)}") from error
+        raise DataError(f"{NOT_FETCHED}: {in_one_line(error)}") from error
     return content
 
 
@@ -267,13 +267,9 @@ def _listing(folder: str, kind: str, *, deep: bool) -> Iterator[tuple[list[str],
     try:
         entries = system.get_file_info(FileSelector(path, recursive=deep))
     except OSError as error:
-        raise DataError(f"the folder {folder} cannot be read: {_line(error)}") from error
+        raise DataError(f"the folder {folder} cannot be read: {in_one_line(error)}") from error
     for entry in entries:
         parts = posixpath.relpath(entry.path, path).split("/")
         if entry.type == FileType[kind] and not any(part.startswith(".") for part in parts):
             where = join(folder, "/".join(parts))
             yield parts, FileStamp(where, entry.size or 0, entry.mtime_ns or 0)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

@@ -16,7 +16,8 @@ from typing import Any
 
 from tulip_ood.data.parts import FINAL_NOTE, Parts
 from tulip_ood.data.remote import find, is_remote, join
-from tulip_ood.errors import DataError, InputError
+from tulip_ood.errors import DataError, InputError, in_one_line
+from tulip_ood.wording import from_json
 
 __all__ = ["RemoteParts", "parts_at"]
 
@@ -204,7 +205,7 @@ class RemoteParts(Parts):
         system, path = find(join(self.folder, name))
         try:
             with system.open_input_file(path) as file:
-                found = json.loads(file.read())
+                found = from_json(file.read())
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         except OSError as error:
@@ -237,7 +238,7 @@ def _told(where: object, what: str) -> Iterator[None]:
 
 
 def _unreachable(where: object, what: str, error: OSError) -> DataError:
-    words = " ".join(str(error).split())[:300]
     return DataError(
-        f"{where} {what}: {words}. What is finished is kept: run the same command again to go on"
+        f"{where} {what}: {in_one_line(error)}. What is finished is kept: run the same command "
+        f"again to go on"
     )

@@ -1,6 +1,5 @@
 """`sets.json`: which file stands for which set of the protocol."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from tulip_ood.data.protocol import PROTOCOLS
 from tulip_ood.errors import DataError
+from tulip_ood.wording import from_json
 
 __all__ = ["SETS_FILE", "SetFile", "known_sets", "read_sets"]
 
@@ -63,8 +63,8 @@ def read_sets(file: Path) -> dict[str, dict[str, SetFile]]:
         'mnist.npz'
     """
     try:
-        held = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+        held = from_json(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(held, dict):
         raise DataError(f"{file} holds {_kind(held)}; expected an object of sets by their names")

@@ -216,6 +216,17 @@ class Answering(ABC):
         return self._ready()
 
     @property
+    def pass_settings(self) -> PassSettings:
+        """Which noisy passes are made: ε, δ, M, the seed; M = 0 for the base pass alone."""
+        return self._settings()
+
+    @property
+    def needs(self) -> Needs:
+        """What scoring needs of an input: its passes, and what else is measured of it."""
+        self._ready()
+        return self._needs_to_score()
+
+    @property
     def calibration(self) -> Calibration:
         """The held-out scores that p-values and thresholds come from."""
         if self._calibration is None:

@@ -24,7 +24,7 @@ from tulip_ood.detectors.precision import Parity, compare_precisions
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.detectors.search import Tried, best_parameters, combinations
 from tulip_ood.detectors.storing import Storing
-from tulip_ood.errors import InputError, warn
+from tulip_ood.errors import InputError, in_one_line, warn
 from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.measures import Measure
@@ -127,7 +127,7 @@ class Detector(Answering, Storing):
 
     def _settings(self) -> PassSettings:
         """Which noisy passes are needed; the base pass alone by default."""
-        return PassSettings(epsilon=1.0, n_samples=0, seed=self.seed)
+        return Needs.base_pass(seed=self.seed).settings
 
     def _measures(self) -> tuple[Measure, ...]:
         """What else has to be measured of an input."""
@@ -266,7 +266,7 @@ class Detector(Answering, Storing):
                     passes, half, lambda p: self._score(self._learn(p), p), self.task.label
                 )
         except RuntimeError as error:
-            parity = Parity(False, " ".join(str(error).split())[:200])
+            parity = Parity(False, in_one_line(error))
         finally:
             self.engine.settle("half" if parity.holds else "float32")
         self._facts["precision"] = self.network.precision
@@ -344,7 +344,7 @@ class Detector(Answering, Storing):
         if outside and self.search:
             self._choose(*best_parameters(self, passes, outside, state))
         self._state, calibration = self._learn_and_calibrate(passes, state)
-        lost = bad + (0 if rows is None else rows.dropped)
+        lost = bad + (0 if rows is None else rows.dropped_beside)
         share = calibration.n_inputs / len(passes)  # held out, of all
         self._calibration = calibration.with_unscorable(round(lost * share))
         self._entropy_reference = Reference.of(self.task.base_uncertainty(passes.base))

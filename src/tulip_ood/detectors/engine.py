@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tulip_ood.detectors.findings import check_validation
-from tulip_ood.errors import InputError, ModelError, TulipError, warn
+from tulip_ood.errors import InputError, ModelError, TulipError, in_one_line, warn
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.fast import FastPasses
 from tulip_ood.network.forking import fork_safe_lock
@@ -242,6 +242,10 @@ class Engine:
             progress=progress,
         )
 
+    def hold(self, rows: Rows, *, seed: int) -> Held:
+        """Rows with their base pass, which most methods need and nothing else."""
+        return Held(rows, self.passes_of(rows, Needs.base_pass(seed=seed), seed=seed))
+
     def _run(
         self, source: Rows | Inputs, needs: Needs, *, batch_size: int | None = None, **more: Any
     ) -> Passes:
@@ -323,9 +327,7 @@ class Engine:
         if self.inputs is None or isinstance(error, TulipError):
             return
         if words := unlike(inputs, self.inputs):
-            raise InputError(
-                f"the network cannot run on {words}: {' '.join(str(error).split())[:200]}"
-            ) from error
+            raise InputError(f"the network cannot run on {words}: {in_one_line(error)}") from error
 
     def _chunk_rows(self, needs: Needs) -> int:
         """A whole number of batches, so that chunks do not change which inputs go together."""

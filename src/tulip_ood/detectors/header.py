@@ -4,7 +4,6 @@ A file may come from anyone, and its checksum is anyone's to make: types are che
 whatever would make us compute or allocate without end.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
@@ -13,6 +12,7 @@ import torch
 
 from tulip_ood.errors import FileFormatError
 from tulip_ood.version import __version__
+from tulip_ood.wording import from_json
 
 __all__ = ["FORMAT", "GOLDEN_INPUTS", "MOST_PASSES", "parse_header"]
 
@@ -38,8 +38,8 @@ def parse_header(raw: str, path: object) -> dict[str, Any]:
         tulip_ood.errors.FileFormatError: d.safetensors has a damaged header: format is 'one'
     """
     try:
-        header = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        header = from_json(raw)
+    except ValueError as error:
         raise FileFormatError(f"{path} has a damaged header: {error}") from error
     if not isinstance(header, dict):
         raise FileFormatError(f"{path} has a damaged header: it is no JSON object")

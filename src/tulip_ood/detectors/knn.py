@@ -150,16 +150,19 @@ class KNN(FeatureDetector):
         if k < 1:
             raise InputError(f"k must be at least 1, got {k}")
         self.k = k
-        self._placed: tuple[Tensor, Tensor] | None = None  # the bank, and its copy on the device
+        # A bank and its copy on a device; shared with the views that each call works on.
+        self._placed: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def _searched(self, rows: Tensor) -> Tensor:
         """The bank where the network runs, if there is room for all of it."""
         device = self.network.device
         if device.type == "cpu" or rows.numel() * rows.element_size() > _ON_DEVICE_BYTES:
             return rows
-        placed = self._placed
-        if placed is None or placed[0] is not rows or placed[1].device != device:
-            placed = self._placed = (rows, rows.to(device))
+        placed = self._placed.get(device)
+        if placed is None or placed[0] is not rows:
+            placed = (rows, rows.to(device))
+            self._placed.clear()
+            self._placed[device] = placed
         return placed[1]
 
     def _scores_on_device(self) -> bool:

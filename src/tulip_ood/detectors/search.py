@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from tulip_ood.detectors.fitting import CROSS_FIT_BELOW, learn_and_calibrate
-from tulip_ood.errors import InputError, TulipError
+from tulip_ood.errors import InputError, TulipError, in_one_line
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics import metrics
 
@@ -80,7 +80,7 @@ def best_parameters(
                 if not bool(found.isfinite().all()):
                     raise InputError("scores are not finite")
         except (TulipError, RuntimeError, IndexError) as error:
-            tried.append(Tried(parameters, None, " ".join(str(error).split())[:200]))
+            tried.append(Tried(parameters, None, in_one_line(error)))
             continue
         aurocs = [metrics.auroc(inside, found) for found in scores.values()]
         tried.append(Tried(parameters, sum(aurocs) / len(aurocs), ""))

@@ -111,29 +111,22 @@ def tune(
     count = count or PassCount(None)
     afterwards = count.total - count.done
     runner = Runner(perturbation, batch_size, seed, count, bool(space.shaping), features)
-    inside = rows.take(range(min(budget.id_inputs, len(rows))))
-    base = runner.base(inside)
-    good = base.logits.isfinite().flatten(1).all(dim=1)
-    if not bool(good.all()) and bool(good.any()):
-        inside = inside.take(good.nonzero().squeeze(1).tolist())
-        base = runner.base(inside)
+    inside, base = _inside(runner, rows.take(range(min(budget.id_inputs, len(rows)))))
     labels = runner.labels(inside, base.logits)
     assert labels is not None
     clean = task.performance(base.logits, labels)
-    chance = task.chance(base.logits, labels)
+    kept_label: dict[str, float] = {}
     if ood is not None:
-        outside, kept_label = (
-            {"OOD validation data": ood.take(range(min(budget.ood_inputs, len(ood))))},
-            {},
-        )
-        outside_base = {name: runner.base(part) for name, part in outside.items()}
+        outside = {"OOD validation data": ood.take(range(min(budget.ood_inputs, len(ood))))}
     else:
-        kinds = make_kinds(inside, space.kinds, budget.kind_inputs, seed)
+        outside = make_kinds(inside, space.kinds, budget.kind_inputs, seed)
         if space.kinds is not None:
-            _check_own(perturbation.network, kinds)
-        outside_base = {name: runner.base(part) for name, part in kinds.items()}
-        kept_label = _that_keep_the_label(runner, kinds, outside_base, clean, chance)
-        outside = {name: part for name, part in kinds.items() if name not in kept_label}
+            _check_own(perturbation.network, outside)
+    outside_base = {name: runner.base(part) for name, part in outside.items()}
+    if ood is None:
+        chance = task.chance(base.logits, labels)
+        kept_label = _that_keep_the_label(runner, outside, outside_base, clean, chance)
+        outside = {name: part for name, part in outside.items() if name not in kept_label}
     each = perturbation.settings.n_passes - 1  # the base pass is made
     inputs = len(inside) + sum(len(part) for part in outside.values())
     count.expect(len(space.epsilon) * each * inputs + afterwards)
@@ -181,6 +174,16 @@ def tune(
             made[setting.epsilon],
         ),
     )
+
+
+def _inside(runner: Runner, rows: Rows) -> tuple[Rows, Forwarded]:
+    """ID inputs whose outputs are finite, if any are, with their base pass."""
+    base = runner.base(rows)
+    good = base.logits.isfinite().flatten(1).all(dim=1)
+    if bool(good.all()) or not bool(good.any()):
+        return rows, base
+    rows = rows.take(good.nonzero().squeeze(1).tolist())
+    return rows, runner.base(rows)
 
 
 def as_judged(candidate: Candidate, space: SearchSpace) -> Setting:

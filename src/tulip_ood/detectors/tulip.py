@@ -171,6 +171,11 @@ class Tulip(TulipFitting):
         self._chosen_scope = self._chosen_samples = None
         self._choices = {}
 
+    @property
+    def recipe(self) -> str:
+        """The recipe that was fitted by, or will be by default, with its number."""
+        return self._recipe.name
+
     # ------------------------------------------------------------------- passes
 
     def _settings(self) -> PassSettings:

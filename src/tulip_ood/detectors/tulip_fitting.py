@@ -344,7 +344,7 @@ class TulipFitting(Detector):
             self._state = replace(self._state, j_probs=0.0)
         self._facts |= {
             "recipe": self._recipe.name,
-            "tuning": [*tuning_lines(self._tuning), *choice_lines(self._choices, self._samples)],
+            "tuning": [*tuning_lines(self._tuning), *choice_lines(self._choices, self._settings())],
             "held_out_nll_plain": -plain,
             "held_out_nll_tulip": -enveloped,
             **self._choices,

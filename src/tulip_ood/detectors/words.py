@@ -1,5 +1,6 @@
 """What TULiP has fitted, in words that a newcomer understands, and what is odd about it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from tulip_ood.detectors.envelope_fit import FittedEnvelope
@@ -36,25 +37,7 @@ def look_at_envelope(
     """
     found: list[Finding] = []
     if fitted.j_score == 0.0 and score != "bound":
-        searched = tuning is not None and bool(tuning.ranked)
-        if searched:
-            why = "no perturbation did better on the pseudo-OOD"
-        elif fitted.setting.j == 0.0:
-            why = "as was asked for"
-        elif fitted.inactive >= _NEARLY_ALL:
-            why = "the bound is hardly ever positive, so the likelihood does not depend on J"
-        else:
-            why = (
-                "the likelihood on validation data is highest without any perturbation (the "
-                "network is not over-confident)"
-            )
-        found.append(
-            Finding(
-                "j-zero",
-                f"J = 0: {why}, so the score is the plain network's own and costs one pass. Set "
-                f"j=… by hand{'' if searched else ', or tune=…,'} to perturb all the same",
-            )
-        )
+        found.append(_no_width(fitted, searched=tuning is not None and bool(tuning.ranked)))
     if fitted.inactive >= _NEARLY_ALL:
         found.append(
             Finding(
@@ -65,44 +48,9 @@ def look_at_envelope(
                 f"'self'",
             )
         )
-    clean, noisy = facts["performance"], facts["noisy_performance"]
-    if clean <= chance + 1e-12:
-        found.append(
-            Finding(
-                "no-better-than-chance",
-                f"the network's {facts['performance_name']} is {percent(clean)}, no more than an "
-                f"answer that ignores the input has ({percent(chance)}): is it trained, and are "
-                f"inputs prepared as in training?",
-            )
-        )
-    if clean > chance and noisy < chance + 0.1 * (clean - chance):
-        found.append(
-            Finding(
-                "near-chance",
-                f"the perturbed network's {facts['performance_name']} is only {percent(noisy)} "
-                f"({percent(clean)} unperturbed): ε = {fitted.setting.epsilon:g} is too large. "
-                f"Use a smaller epsilon",
-            )
-        )
-    if tuning is not None and tuning.hopeless:
-        found.append(
-            Finding(
-                "spoiled",
-                f"even noise of ε = {tuning.setting.epsilon:g} spoils the network's "
-                f"{facts['performance_name']}: check that the labels belong to the outputs",
-            )
-        )
-    if tuning is not None and not tuning.ranked:
-        dropped = ", ".join(tuning.kept_label) or "none could be made"
-        found.append(
-            Finding(
-                "fallback-balanced",
-                f"fewer than three kinds of pseudo-OOD were left (dropped because the network "
-                f"keeps its answers on them: {dropped}): nothing was searched, λ is "
-                f"{_ratio(fitted.lam, fitted.balanced_lam)} × balanced and J is J*. "
-                f"Pass tune=… with OOD data or kinds of your own to search",
-            )
-        )
+    found += _of_performance(fitted, facts, chance)
+    if tuning is not None:
+        found += _of_tuning(fitted, facts, tuning)
     if guesses:
         more = f" (and {len(guesses) - 1} more)" if len(guesses) > 1 else ""
         found.append(
@@ -113,6 +61,67 @@ def look_at_envelope(
             )
         )
     return found
+
+
+def _no_width(fitted: FittedEnvelope, *, searched: bool) -> Finding:
+    """Why the envelope has no width."""
+    if searched:
+        why = "no perturbation did better on the pseudo-OOD"
+    elif fitted.setting.j == 0.0:
+        why = "as was asked for"
+    elif fitted.inactive >= _NEARLY_ALL:
+        why = "the bound is hardly ever positive, so the likelihood does not depend on J"
+    else:
+        why = (
+            "the likelihood on validation data is highest without any perturbation (the "
+            "network is not over-confident)"
+        )
+    return Finding(
+        "j-zero",
+        f"J = 0: {why}, so the score is the plain network's own and costs one pass. Set "
+        f"j=… by hand{'' if searched else ', or tune=…,'} to perturb all the same",
+    )
+
+
+def _of_performance(
+    fitted: FittedEnvelope, facts: dict[str, Any], chance: float
+) -> Iterator[Finding]:
+    """Networks that answer no better than chance, as they are or perturbed."""
+    name, clean, noisy = (
+        facts[key] for key in ("performance_name", "performance", "noisy_performance")
+    )
+    if clean <= chance + 1e-12:
+        yield Finding(
+            "no-better-than-chance",
+            f"the network's {name} is {percent(clean)}, no more than an answer that ignores the "
+            f"input has ({percent(chance)}): is it trained, and are inputs prepared as in "
+            f"training?",
+        )
+    if clean > chance and noisy < chance + 0.1 * (clean - chance):
+        yield Finding(
+            "near-chance",
+            f"the perturbed network's {name} is only {percent(noisy)} ({percent(clean)} "
+            f"unperturbed): ε = {fitted.setting.epsilon:g} is too large. Use a smaller epsilon",
+        )
+
+
+def _of_tuning(fitted: FittedEnvelope, facts: dict[str, Any], tuning: Tuning) -> Iterator[Finding]:
+    """Searches that could not do what they should."""
+    if tuning.hopeless:
+        yield Finding(
+            "spoiled",
+            f"even noise of ε = {tuning.setting.epsilon:g} spoils the network's "
+            f"{facts['performance_name']}: check that the labels belong to the outputs",
+        )
+    if not tuning.ranked:
+        dropped = ", ".join(tuning.kept_label) or "none could be made"
+        yield Finding(
+            "fallback-balanced",
+            f"fewer than three kinds of pseudo-OOD were left (dropped because the network "
+            f"keeps its answers on them: {dropped}): nothing was searched, λ is "
+            f"{_ratio(fitted.lam, fitted.balanced_lam)} × balanced and J is J*. "
+            f"Pass tune=… with OOD data or kinds of your own to search",
+        )
 
 
 def envelope_lines(
@@ -186,15 +195,16 @@ def tuning_lines(tuning: Tuning | None) -> list[str]:
     return lines
 
 
-def choice_lines(choices: dict[str, Any], samples: int) -> list[str]:
+def choice_lines(choices: dict[str, Any], settings: PassSettings) -> list[str]:
     """The scope and M that were chosen, and what else there was, one sentence a line.
 
     Args:
         choices: As a fit notes them.
-        samples: M.
+        settings: The passes as they were chosen.
 
     Example:
-        >>> choice_lines({"samples": [[2, 0.98], [4, 0.998]]}, 4)
+        >>> settings = PassSettings(0.005, n_samples=4)
+        >>> choice_lines({"samples": [[2, 0.98], [4, 0.998]]}, settings)
         ['M = 4: the ranking no longer moves (Spearman ρ with two more passes: 2: 0.980, 4: 0.998)']
     """
     lines: list[str] = []
@@ -203,20 +213,22 @@ def choice_lines(choices: dict[str, Any], samples: int) -> list[str]:
             f"scope {choices['scope']}: the smallest that does as well as all parameters on the "
             f"pseudo-OOD (cost in passes for one input, mean AUROC, loss with 95 % interval)"
         )
-        lines += [f"  {_trade(trade, samples)}" for trade in choices["scopes"]]
+        lines += [f"  {_trade(trade, settings)}" for trade in choices["scopes"]]
     steps = choices.get("samples")
     if steps:
+        samples = settings.n_samples
         seen = ", ".join(f"{m}: {rho:.3f}" for m, rho in steps)
         still = "the ranking no longer moves" if samples == steps[-1][0] else "the most there are"
         lines.append(f"M = {samples}: {still} (Spearman ρ with two more passes: {seen})")
     return lines
 
 
-def _trade(trade: dict[str, Any], samples: int) -> str:
+def _trade(trade: dict[str, Any], settings: PassSettings) -> str:
     cost = "not known"
     if trade["share"] is not None:
         repeated = percent(trade["share"])
-        cost = f"{1 + (samples + 1) * trade['share']:.1f} passes (repeats {repeated})"
+        passes = 1 + (settings.n_passes - 1) * trade["share"]
+        cost = f"{passes:.1f} passes (repeats {repeated})"
     points = [f"{100 * trade[name]:.1f}" for name in ("auroc", "loss", "low", "high")]
     return (
         f"{trade['scope']}: {cost}, ε = {trade['epsilon']:g}, AUROC {points[0]}, loss {points[1]} "

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tulip_ood.errors import ModelError
-from tulip_ood.network.exporting import _one_line, _quiet
+from tulip_ood.network.quiet import quiet_export, why_not_exported
 
 __all__ = ["DOMAIN", "Cut", "OnnxFunction", "cut", "onnx_function", "without_idle"]
 
@@ -70,7 +70,7 @@ def onnx_function(
     """
     from onnx import helper
 
-    with torch.no_grad(), _quiet("torch.onnx", "onnxscript"):
+    with torch.no_grad(), quiet_export("torch.onnx", "onnxscript"):
         try:
             program = torch.export.export(module, arguments, dynamic_shapes=dynamic, strict=False)
             made: Any = torch.onnx.export(program, dynamo=True, optimize=True, verbose=False)
@@ -189,4 +189,4 @@ def _used(node: Any) -> Iterator[str]:
 def _why(error: BaseException) -> str:
     while error.__cause__ is not None:  # the exporter wraps what went wrong several times
         error = error.__cause__
-    return _one_line(error)
+    return why_not_exported(error)

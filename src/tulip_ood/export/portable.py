@@ -15,7 +15,7 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.export.exportable import example_inputs
 from tulip_ood.export.scoring import reads_features
-from tulip_ood.network.exporting import _copied
+from tulip_ood.network.exporting import filled_copy
 from tulip_ood.network.inner import InnerStatistics
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.mirrored import Mirrored
@@ -116,7 +116,7 @@ def _copy(network: Network, example: Inputs, dtype: torch.dtype) -> Network:
             "the network's output is changed by hooks of yours, which no graph can follow: make "
             "them a part of its forward"
         )
-    module, _ = _copied(network)
+    module, _ = filled_copy(network)
     copy = Network(
         module.to("cpu", dtype),
         network.task,

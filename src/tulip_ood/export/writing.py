@@ -23,8 +23,8 @@ from tulip_ood.export.passing import Passing, Prepare, WholeDetector, input_tens
 from tulip_ood.export.plan import Plan, check_size
 from tulip_ood.export.portable import Portable
 from tulip_ood.models.extras import import_extra
-from tulip_ood.network.exporting import _one_line, _quiet
 from tulip_ood.network.files import appear
+from tulip_ood.network.quiet import quiet_export, why_not_exported
 
 __all__ = ["FORMATS", "Written", "check_format", "export_detector"]
 
@@ -201,14 +201,14 @@ def _write_pt2(
     if prepare is not None:
         given = (prepare.pixels(given[0]),)
     rows = {0: torch.export.Dim("rows", min=1)}
-    with torch.no_grad(), _quiet(), open(path, "wb") as file:
+    with torch.no_grad(), quiet_export(), open(path, "wb") as file:
         try:
             program = torch.export.export(
                 whole, (given,), dynamic_shapes=(tuple(rows for _ in given),), strict=False
             )
         except Exception as error:
             raise ModelError(
-                f"the network cannot be written as .pt2: {_one_line(error)}"
+                f"the network cannot be written as .pt2: {why_not_exported(error)}"
             ) from error
         program.graph.eliminate_dead_code()  # what is looked at in the base pass alone
         torch.export.save(program, file, extra_files={f"{METADATA}.json": json.dumps(header)})

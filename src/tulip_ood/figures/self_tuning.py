@@ -1,6 +1,5 @@
 """What self-tuning chooses, what that is worth, and what it costs."""
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from tulip_ood.figures.canvas import COLOURS, MARKERS, Drawn, canvas, need_matpl
 from tulip_ood.figures.columns import below
 from tulip_ood.figures.finished import Finished, short_names
 from tulip_ood.figures.labels import GROUP_LINES, id_name
+from tulip_ood.wording import from_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ def read_tuning(places: Iterable[str | os.PathLike[str]]) -> list[dict[str, Any]
     rows = []
     for place in places:
         try:
-            found = json.loads(Path(place).read_text(encoding="utf-8"))
+            found = from_json(Path(place).read_text(encoding="utf-8"))
             name = Path(found["checkpoint"]).stem
             rows += [{"network": name, **row} for row in found["rows"]]
         except (OSError, ValueError, KeyError, TypeError) as error:

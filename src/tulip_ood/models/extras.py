@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tulip_ood.data.preprocess import Preprocess
-from tulip_ood.errors import ModelError
+from tulip_ood.errors import ModelError, kind_and_text
 
 __all__ = ["Found", "first_weights", "hub_place", "import_extra", "not_downloaded", "one_line"]
 
@@ -42,8 +42,7 @@ def one_line(error: BaseException) -> str:
     """
     if isinstance(error, pickle.UnpicklingError):  # torch advises to open such files nevertheless
         return "it is damaged, or holds more than tensors (which could run code)"
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}"
+    return kind_and_text(error)
 
 
 def import_extra(package: str, *, extra: str, spec: str, name: str | None = None) -> Any:

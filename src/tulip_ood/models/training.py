@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.models.architectures import architecture_of, dropout_of
-from tulip_ood.network.files import save_tensors
+from tulip_ood.network.files import reading, save_tensors
 from tulip_ood.numerics.random import integers, permutation
 
 __all__ = ["Trained", "TrainingRecipe", "train"]
@@ -309,10 +309,11 @@ class _Run:
         """Take up a run that was stopped; the number of epochs that are done."""
         if not self._file.is_file():
             return 0
-        with safe_open(self._file, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("tulip", "{}"))
-            found = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
-        history = about.pop("history", [])
+        with reading(self._file, "a training run to go on with"):
+            with safe_open(self._file, framework="pt") as file:
+                about = json.loads((file.metadata() or {}).get("tulip", "{}"))
+                found = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+            history = about.pop("history", [])
         if about != {"format": "tulip-training-1", **self._identity}:
             raise FileFormatError(
                 f"{self._file} belongs to another training run (recipe, seed or data differ): "

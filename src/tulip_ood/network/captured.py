@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from tulip_ood.errors import in_one_line
 from tulip_ood.network.features import Head
 from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.measures import View
@@ -206,7 +207,7 @@ class Round:
                     )
                 return
             except Exception as error:  # whatever goes wrong in there, plain calls will do
-                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                reason = in_one_line(error)
                 what = "compiled" if compiled else "recorded as a CUDA graph"
                 _log.warning("passes of %d inputs could not be %s: %s", size, what, reason)
                 torch.cuda.empty_cache()

@@ -6,12 +6,9 @@ any number of rows. The user's module is never exported, and nothing is when thi
 
 import copy
 import itertools
-import logging
-import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +23,7 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.logits import find_logits
 from tulip_ood.network.measures import Look, Looking
 from tulip_ood.network.network import Network
+from tulip_ood.network.quiet import quiet_export, why_not_exported
 from tulip_ood.network.writes import has_writes, without_writes
 from tulip_ood.numerics.default_device import where_the_user_is
 
@@ -36,6 +34,7 @@ __all__ = [
     "PartitionError",
     "State",
     "export_network",
+    "filled_copy",
     "kind_of",
 ]
 
@@ -46,7 +45,9 @@ MOST_ROWS = (1 << 16) - 1
 
 # Exporting patches classes of PyTorch's for as long as it takes: one at a time.
 _exporting = fork_safe_lock()
-# A graph holds no weights and is good for as long as its network lives, whatever is perturbed.
+# A graph holds no weights and is good for as long as its network lives, whatever is perturbed. But
+# it takes megabytes, and texts come in all lengths: those for a few kinds of input are kept.
+_KINDS = 8
 _graphs: "weakref.WeakKeyDictionary[Network, dict[Any, Exported]]" = weakref.WeakKeyDictionary()
 
 
@@ -136,9 +137,11 @@ def export_network(network: Network, example: Inputs, looks: Sequence[Look] = ()
     with _exporting:
         graphs = _graphs.setdefault(network, {})
         kind = (kind_of(network, example), tuple(look.key for look in looks))
-        if kind not in graphs:
-            graphs[kind] = _export(network, example, looks)
-        return graphs[kind]
+        found = graphs.pop(kind, None) or _export(network, example, looks)
+        graphs[kind] = found  # the last one used stands last
+        while len(graphs) > _KINDS:
+            del graphs[next(iter(graphs))]
+        return found
 
 
 def kind_of(network: Network, inputs: Inputs) -> tuple[Any, ...]:
@@ -156,18 +159,19 @@ def kind_of(network: Network, inputs: Inputs) -> tuple[Any, ...]:
 
 
 def _export(network: Network, example: Inputs, looks: Sequence[Look]) -> Exported:
-    module, canonical = _copied(network)
+    module, canonical = filled_copy(network)
     rows = network.to_device(_enough_rows(example, module))
     whole = _Whole(module, rows, network, looks)
     try:
         # Not in the user's autocast or inference mode: passes know neither.
         off = torch.inference_mode(False), torch.autocast(network.device.type, enabled=False)
-        with off[0], off[1], torch.no_grad(), _quiet():
+        with off[0], off[1], torch.no_grad(), quiet_export():
             tensors = tuple(t for _, t in structures.tensors(rows))
             program, graph_module = _exported(whole, tensors)
     except Exception as error:
         raise PartitionError(
-            f"the network {type(network.module).__name__} cannot be exported: {_one_line(error)}"
+            f"the network {type(network.module).__name__} cannot be exported: "
+            f"{why_not_exported(error)}"
         ) from error
     exported = _described(program, graph_module, canonical)
     return replace(exported, looks=tuple(look.key for look in looks))
@@ -184,8 +188,15 @@ def _check_version() -> None:
 # ------------------------------------------------------------------------- what is exported
 
 
-def _copied(network: Network) -> tuple[nn.Module, dict[str, str]]:
-    """The skeleton with its parameters in it, and every parameter's name → its canonical name."""
+def filled_copy(network: Network) -> tuple[nn.Module, dict[str, str]]:
+    """The skeleton with its parameters in it, and every parameter's name → its canonical name.
+
+    Example:
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> module, canonical = filled_copy(Network(nn.Linear(4, 3), make_task("classification")))
+        >>> module.weight.shape, canonical
+        (torch.Size([3, 4]), {'weight': 'weight', 'bias': 'bias'})
+    """
     with network._lock:  # while a pass runs, the skeleton holds the parameters of that pass
         memo: dict[int, Any] = {}
         for name, placeholder in network.module.named_parameters():
@@ -253,7 +264,7 @@ class _Whole(nn.Module):
         try:
             logits = find_logits(self.module(*args, **kwargs), self._output)
         except Exception as error:  # PyTorch would print the graph so far if it saw its own
-            raise _TracingError(_one_line(error)) from error
+            raise _TracingError(why_not_exported(error)) from error
         tapped, self._tapped = self._tapped, ()
         return (logits, *tapped, *self._looking.measured().values())
 
@@ -308,29 +319,3 @@ def _described(program: Any, graph_module: GraphModule, canonical: dict[str, str
 
 def _inner(name: str) -> str:
     return name.removeprefix("module.")
-
-
-def _one_line(error: BaseException) -> str:
-    if "Constraints violated (rows)" in str(error):
-        return "its code fixes the number of inputs (as len(x) does, and x.shape[0] does not)"
-    if "data-dependent" in str(error):
-        return "its code goes one way or another by the values that it sees (if, for, .item())"
-    lines = (" ".join(line.split()) for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)[:200]
-
-
-@contextmanager
-def _quiet(*more: str) -> Iterator[None]:
-    """PyTorch warns of its own internals, and logs what we are going to say in one line."""
-    names = ("torch.export", "torch.fx", "torch._dynamo", *more)
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for logger in loggers:
-                logger.setLevel(logging.CRITICAL)
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

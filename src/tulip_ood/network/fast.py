@@ -2,18 +2,21 @@
 
 The fast ones need a graph of the network, which takes a second or more to make: it is made once the
 plain passes over the same weights have computed as much as that is worth, for the parameters in
-scope and the kind of input at hand, and forgotten when weights or devices change. Whatever stands
-in the way, the plain passes do the work, and why is said once.
+scope and the kind of input at hand, and forgotten when weights or devices change. Each holds
+perturbed weights of its own: where inputs are of many kinds (texts of all lengths), the two that
+were used last are kept, and another one has to earn its place first. Whatever stands in the way,
+the plain passes do the work, and why is said once.
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
-from tulip_ood.errors import TulipError
+from tulip_ood.errors import TulipError, in_one_line
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.captured import Acceleration, Round
 from tulip_ood.network.exporting import PartitionError, kind_of
@@ -38,6 +41,7 @@ _VARIABLE = "TULIP_OOD_FAST"
 _EARNED = {"cpu": 3e11, "cuda": 1e14}
 _NONE: frozenset[str] = frozenset()
 _WORTH_SHARING = 0.9  # of a pass, that every perturbed pass has to itself
+_KEPT = 2  # kinds of input, whose graphs have all perturbed weights each
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ class FastPasses:
         self.exact = exact
         self.options = options or FastOptions.from_text(os.environ.get(_VARIABLE, ""))
         self.refused: str | None = None
-        self._computed = 0.0
+        self._computed: defaultdict[Any, float] = defaultdict(float)  # by plain passes, of a kind
         self._small: bool | None = None
         self._partitions: dict[Any, Partition | None] = {}
         self._rounds: dict[Partition, tuple[Perturbation | None, Round]] = {}
@@ -173,7 +177,7 @@ class FastPasses:
         with self._lock:
             self._partitions.clear()
             self._rounds.clear()
-            self._computed = 0.0
+            self._computed.clear()
 
     def run(
         self,
@@ -208,7 +212,7 @@ class FastPasses:
             if isinstance(error, TulipError) or is_out_of_memory(error):
                 raise
             key = self._key(perturbation, source, needs)
-            self._refuse(key, " ".join(str(error).split())[:200])
+            self._refuse(key, in_one_line(error))
             return plainly()
 
     # ------------------------------------------------------------------------- the decision
@@ -223,16 +227,30 @@ class FastPasses:
         key = self._key(perturbation, source, needs)
         with self._lock:
             if key in self._partitions:
+                self._partitions[key] = self._partitions.pop(key)  # the last one used stands last
                 return self._partitions[key]
+            earns = None if self.exact else key[1]  # exact ones hold no weights: all earn together
             flops = self.network.known_probe.compute.flops
-            self._computed += n * flops * perturbation.settings.n_passes
-            if self._computed < self._price():
+            self._computed[earns] += n * flops * perturbation.settings.n_passes
+            if self._computed[earns] < self._price():
                 return None
             try:
                 self._partitions[key] = self._cut(key[0], _first(source), _looks(needs))
             except PartitionError as error:
                 self._refuse(key, str(error))
+            if not self.exact:
+                self._let_go()
             return self._partitions[key]
+
+    def _let_go(self) -> None:
+        """Forget graphs for kinds of input not used for long; they have to be earned again."""
+        made = {key: part for key, part in self._partitions.items() if part is not None}
+        kinds = list(dict.fromkeys(kind for _, kind, _ in reversed(made)))  # the last used first
+        for key, partition in made.items():
+            if key[1] not in kinds[:_KEPT]:
+                del self._partitions[key]
+                self._rounds.pop(partition, None)
+                self._computed.pop(key[1], None)
 
     def _cut(self, names: frozenset[str], first: Inputs, looks: Sequence[Look]) -> Partition:
         """With everything that is on; where that does not work, without fused kernels."""
@@ -295,7 +313,8 @@ class FastPasses:
             current = made is not None and made.weights[0] is partition.weights()
             if made is None or known is not moving or not current:
                 made = hold_round(partition, perturbation, self.options.acceleration())
-                self._rounds[partition] = moving, made
+                if partition in self._partitions.values():  # another thread may have let it go
+                    self._rounds[partition] = moving, made
                 perturbation.release()
             return made
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tulip_ood.errors import FileFormatError, InputError, TulipError
+from tulip_ood.errors import FileFormatError, InputError, TulipError, kind_and_text
 
 __all__ = ["appear", "reading", "save_tensors"]
 
@@ -32,7 +32,7 @@ def reading(path: object, expected: str) -> Iterator[None]:
         Traceback (most recent call last):
         ...
         tulip_ood.errors.FileFormatError: d.safetensors is damaged, or not a detector for this \
-model: KeyError 'scores'
+model: KeyError: 'scores'
     """
     try:
         yield
@@ -41,9 +41,8 @@ model: KeyError 'scores'
     except FileNotFoundError as error:
         raise FileFormatError(f"there is no file {path}") from error
     except Exception as error:  # nobody can foresee what a stranger's bytes make of libraries
-        words = " ".join(str(error).split())[:300]
         raise FileFormatError(
-            f"{path} is damaged, or not {expected}: {type(error).__name__} {words}".rstrip()
+            f"{path} is damaged, or not {expected}: {kind_and_text(error)}"
         ) from error
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tulip_ood.network.blocks import repeated_blocks
 from tulip_ood.network.inputs import Inputs, take
 from tulip_ood.network.measures import Look
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
-from tulip_ood.network.scope import _blocks
-from tulip_ood.network.stages import _convolves, _map_sizes, find_stages, look_at
+from tulip_ood.network.stages import convolves, find_stages, look_at, map_sizes
 
 __all__ = ["InnerStatistics", "Stage", "find_inner"]
 
@@ -87,7 +87,7 @@ def find_inner(network: Network, inputs: Inputs) -> tuple[Stage, ...]:
     axes = dict.fromkeys(find_stages(network, inputs)[:-1] or _by_size(network, inputs), 1)
     if not axes:
         parts = {name: network.module.get_submodule(name) for name in _quarters(network, inputs)}
-        axes = {name: 1 if _convolves(part) else -1 for name, part in parts.items()}
+        axes = {name: 1 if convolves(part) else -1 for name, part in parts.items()}
 
     def shape(given: Any) -> tuple[int, ...] | None:
         out = _maps_of(given)
@@ -112,8 +112,8 @@ def _by_size(network: Network, inputs: Inputs) -> tuple[str, ...]:
     """The last part with convolutions, or normalisation of maps, at each size but the smallest."""
     spans = network.probe(inputs).calls.spans
     parts = {name: network.module.get_submodule(name) for name in spans if name}
-    mapping = [n for n, p in parts.items() if _convolves(p) or isinstance(p, nn.BatchNorm2d)]
-    sizes = _map_sizes(network, inputs, mapping)
+    mapping = [n for n, p in parts.items() if convolves(p) or isinstance(p, nn.BatchNorm2d)]
+    sizes = map_sizes(network, inputs, mapping)
     last = {
         # A padded map is as large as the map: what counts is how often the side was halved.
         round(math.log2(math.sqrt(sizes[name][0] * sizes[name][1]))): name
@@ -124,7 +124,7 @@ def _by_size(network: Network, inputs: Inputs) -> tuple[str, ...]:
 
 def _quarters(network: Network, inputs: Inputs) -> tuple[str, ...]:
     calls = network.probe(inputs).calls
-    blocks = [name for group in _blocks(network.module, calls).values() for name in group]
+    blocks = [name for group in repeated_blocks(network.module, calls).values() for name in group]
     blocks.sort(key=lambda name: calls.spans[name][1])
     at = sorted({len(blocks) * quarter // 4 - 1 for quarter in (1, 2, 3)})
     return tuple(blocks[i] for i in at if 0 <= i < len(blocks) - 1)

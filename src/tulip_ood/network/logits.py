@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tulip_ood.errors import InputError, ModelError, TulipError
+from tulip_ood.errors import InputError, ModelError, TulipError, kind_and_text
 
 __all__ = ["check_function", "find_logits"]
 
@@ -72,9 +72,9 @@ def _picked(returned: Any, output: Output) -> Tensor:
     except Exception as error:
         found, example = _shown(returned)
         raise ModelError(
-            f"output=… fails on what the network returns, {found}: {type(error).__name__}: "
-            f"{error}. It is called with all of that and picks the logits, for instance "
-            f"output=lambda out: {example}"
+            f"output=… fails on what the network returns, {found}: {kind_and_text(error)}. It is "
+            f"called with all of that and picks the logits, for instance output=lambda out: "
+            f"{example}"
         ) from error
     if not isinstance(picked, Tensor):
         raise ModelError(f"output=… must return a tensor, it gave {type(picked).__name__}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from tulip_ood.errors import InputError, ModelError
+from tulip_ood.errors import InputError, ModelError, in_one_line
 from tulip_ood.network import guards
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.cutting import Part, split
@@ -310,8 +310,9 @@ class Partition:
                     (self.tail(frontier, moved), self.network.run(some, moved)),
                 ]
             except RuntimeError as error:
-                reason = " ".join(str(error).split())[:200]
-                raise PartitionError(f"the network's graph does not run: {reason}") from error
+                raise PartitionError(
+                    f"the network's graph does not run: {in_one_line(error)}"
+                ) from error
             for graph, network in pairs:
                 _check_close(graph.logits, network.logits)
                 self.exact &= same_bits(graph.logits, network.logits)

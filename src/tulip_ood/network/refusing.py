@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tulip_ood.errors import InputError, RefusedError, TulipError
+from tulip_ood.errors import InputError, RefusedError, TulipError, in_one_line
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,7 @@ def network_refuses(error: Exception, inputs: "Tensor", keys: Sequence[str] = ()
     """
     if isinstance(error, TulipError):
         return error
-    reason = " ".join(str(error).split())[:300]
+    reason = in_one_line(error)
     if keys:
         return RefusedError(
             f"the network cannot run on inputs with the keys {', '.join(map(str, keys))}, which "

@@ -48,6 +48,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    @property
+    def dropped_beside(self) -> float:
+        """How many were left out for as many as are held: of a sample, its part of `dropped`."""
+        return self.dropped * len(self) / max(self.seen - self.dropped, 1)
+
     def take(self, index: Tensor | Iterable[int]) -> "Rows":
         """Some of the rows, in the order of `index`."""
         chosen = torch.as_tensor(index, dtype=torch.int64)
@@ -105,7 +110,7 @@ def collect_rows(
         >>> a.digests == b.digests
         True
     """
-    heap: list[tuple[int, int, Inputs, Tensor | None]] = []
+    kept = _Smallest()
     seen = dropped = 0
     capacity = limit
     constants: tuple[Any, ...] | None = None
@@ -113,12 +118,7 @@ def collect_rows(
         inputs, labels = structures.split_batch(batch) if labelled else _unlabelled(batch)
         inputs = structures.map_tensors(lambda t: t.cpu(), readable(inputs))
         n = structures.count_rows(inputs)
-        if labels is not None and (labels.ndim == 0 or labels.shape[0] != n):
-            single = " (from a Dataset, make batches: DataLoader(dataset, batch_size=64))"
-            raise InputError(
-                f"a batch has {n} inputs but labels of shape {list(labels.shape)}: every input "
-                f"needs a label{'' if labels.ndim else single}"
-            )
+        _check_labels(labels, n)
         if n == 0:
             continue
         constants = _same_constants(structures.constants(inputs), constants)
@@ -131,32 +131,64 @@ def collect_rows(
             if not finite[i]:
                 dropped += 1
                 continue
-            # Negated: the heap's smallest is then the row with the largest hash, the next to go.
-            rank = -int.from_bytes(digest, "big")
-            if len(heap) >= capacity and rank <= heap[0][0]:
-                continue
-            row = structures.clone_row(inputs, i)
-            label = None if labels is None else labels[i].detach().cpu()
-            entry = (rank, -seen, row, label)
-            if len(heap) < capacity:
-                heapq.heappush(heap, entry)
-            else:
-                heapq.heapreplace(heap, entry)
-    if not heap:
+            if kept.wants(digest, capacity):
+                label = None if labels is None else labels[i].detach().cpu()
+                kept.add(digest, seen, structures.clone_row(inputs, i), label, capacity)
+    if not kept.heap:
         what = f"all {dropped} inputs hold NaN or Inf" if dropped else "the loader gave no inputs"
         if not dropped and isinstance(loader, Iterator):
             what += " (a generator can be read only once: was this one read before?)"
         missing = "there is nothing to fit on" if labelled else "there are no OOD inputs"
         raise InputError(f"{missing}: {what}")
-    heap.sort(key=lambda entry: (-entry[0], -entry[1]))
-    labels_held = [entry[3] for entry in heap]
-    return Rows(
-        tuple(entry[2] for entry in heap),
-        None if labels_held[0] is None else _stack(labels_held),
-        tuple((-entry[0]).to_bytes(16, "big") for entry in heap),
-        seen,
-        dropped,
-    )
+    return kept.rows(seen, dropped)
+
+
+class _Smallest:
+    """The rows with the smallest hashes of a stream, a seeded uniform sample of it."""
+
+    def __init__(self) -> None:
+        # (rank, −place in the stream, the row, its label)
+        self.heap: list[tuple[int, int, Inputs, Tensor | None]] = []
+
+    @staticmethod
+    def _rank(digest: bytes) -> int:
+        # Negated: the heap's smallest is then the row with the largest hash, the next to go.
+        return -int.from_bytes(digest, "big")
+
+    def wants(self, digest: bytes, capacity: int) -> bool:
+        """Whether such a row would stay."""
+        return len(self.heap) < capacity or self._rank(digest) > self.heap[0][0]
+
+    def add(
+        self, digest: bytes, place: int, row: Inputs, label: Tensor | None, capacity: int
+    ) -> None:
+        """Take a row in that is wanted, for the one with the largest hash if there is no room."""
+        entry = (self._rank(digest), -place, row, label)
+        if len(self.heap) < capacity:
+            heapq.heappush(self.heap, entry)
+        else:
+            heapq.heapreplace(self.heap, entry)
+
+    def rows(self, seen: int, dropped: int) -> Rows:
+        """All of them, in the order of their hashes."""
+        ranked = sorted(self.heap, key=lambda entry: (-entry[0], -entry[1]))
+        labels = [entry[3] for entry in ranked]
+        return Rows(
+            tuple(entry[2] for entry in ranked),
+            None if labels[0] is None else _stack(labels),
+            tuple((-entry[0]).to_bytes(16, "big") for entry in ranked),
+            seen,
+            dropped,
+        )
+
+
+def _check_labels(labels: Tensor | None, n: int) -> None:
+    if labels is not None and (labels.ndim == 0 or labels.shape[0] != n):
+        single = " (from a Dataset, make batches: DataLoader(dataset, batch_size=64))"
+        raise InputError(
+            f"a batch has {n} inputs but labels of shape {list(labels.shape)}: every input "
+            f"needs a label{'' if labels.ndim else single}"
+        )
 
 
 def _same_constants(

@@ -6,6 +6,7 @@ is to be measured of them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -47,6 +48,11 @@ class Needs:
     settings: PassSettings
     noisy_features: bool = False
     measures: tuple[Measure, ...] = ()
+
+    @classmethod
+    def base_pass(cls, *, seed: int = 0, measures: tuple[Measure, ...] = ()) -> "Needs":
+        """The base pass alone, and what else is measured beside it."""
+        return cls(PassSettings(epsilon=1.0, n_samples=0, seed=seed), measures=measures)
 
     @property
     def passes(self) -> int:
@@ -234,49 +240,31 @@ def run_passes(
     """
     network, settings = perturbation.network, perturbation.settings
     needs = needs or Needs(settings)
-    noisy_features, measures = needs.noisy_features, needs.measures
     if epsilon is not None:
         settings = settings.with_(epsilon=epsilon)
-
-    def run(parameters: Mapping[str, Tensor]) -> Forwarded:
-        return forward(
-            network,
-            source,
-            parameters,
-            batch_size=batch_size,
-            positions=positions,
-            features=noisy_features,
-            progress=progress,
-        )
-
+    run = partial(
+        forward, network, source, batch_size=batch_size, positions=positions, progress=progress
+    )
     if base is None:
-        base = forward(
-            network,
-            source,
-            batch_size=batch_size,
-            positions=positions,
-            features=True,
-            measures=measures,
-            progress=progress,
-        )
-    is_logits = network.known_probe.head_is_logits if network.probed else False
-    drift = None
-    heads = [base.head]
+        base = run(features=True, measures=needs.measures)
     noisy = base.logits.new_empty((settings.n_samples, *base.logits.shape))
     moved_features: list[Tensor] = []
+    heads = [base.head]
     if settings.n_samples:
         for i, parameters in enumerate(perturbation.noisy(epsilon)):
-            out = run(parameters)
+            out = run(parameters, features=needs.noisy_features)
             noisy[i] = out.logits
             heads.append(out.head)
             if out.features is not None:
                 moved_features.append(out.features)
+    drift = None
     if settings.makes_drift:
-        drift = run(perturbation.drifted(epsilon))
+        drift = run(perturbation.drifted(epsilon), features=needs.noisy_features)
         heads.append(drift.head)
-    kept = noisy_features and len(moved_features) == settings.n_samples > 0
-    if not noisy_features:
+    kept = needs.noisy_features and len(moved_features) == settings.n_samples > 0
+    if not needs.noisy_features:
         heads = heads[:1]
+    is_logits = network.known_probe.head_is_logits if network.probed else False
     return Passes(
         base=base.logits,
         noisy=noisy,

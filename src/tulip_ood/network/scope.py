@@ -6,12 +6,12 @@ A parameter outside the scope has Γ = 0, in the noise and in the drift alike.
 import fnmatch
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from torch import nn
 
 from tulip_ood.errors import InputError
+from tulip_ood.network.blocks import repeated_blocks
 from tulip_ood.network.features import Calls
 from tulip_ood.network.operations import NOT_COUNTED, Compute
 from tulip_ood.numerics.given import number
@@ -21,7 +21,6 @@ __all__ = ["parameter_scales", "parameters_in_scope"]
 Scope = str | Iterable[str]
 LayerScale = Mapping[str, float] | Callable[[str], float]
 
-_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _NAMED = ("all", "head", "last-block", "last-stage", "last-25%")
 _SHARE = re.compile(r"last-(\d+(?:\.\d+)?)%")
 
@@ -141,7 +140,7 @@ def _last_share(names: list[str], share: float, compute: Compute) -> list[str]:
 
 
 def _after_blocks(module: nn.Module, names: list[str], scope: str, calls: Calls) -> list[str]:
-    groups = _blocks(module, calls)
+    groups = repeated_blocks(module, calls)
     if not groups:
         raise InputError(
             f"scope {scope!r} needs repeated blocks (same-class siblings in a Sequential or "
@@ -164,48 +163,6 @@ def _after_blocks(module: nn.Module, names: list[str], scope: str, calls: Calls)
         return any(_inside(name, block) for block in chosen) or started > end
 
     return [name for name in names if included(name)]
-
-
-def _blocks(module: nn.Module, calls: Calls) -> dict[str, list[str]]:
-    """Container → its repeated blocks that ran, innermost ones only.
-
-    Blocks with parts of their own first (a residual block, a transformer layer); where there are
-    none, Sequentials that are repeated; where there are none either, single layers.
-    """
-    parts = dict(module.named_modules())
-
-    def is_block(part: nn.Module) -> bool:
-        return any(True for _ in part.children()) and not isinstance(part, _CONTAINERS)
-
-    def is_sequential(part: nn.Module) -> bool:
-        return isinstance(part, nn.Sequential)
-
-    def is_layer(part: nn.Module) -> bool:
-        return not any(True for _ in part.children())
-
-    for wanted in (is_block, is_sequential, is_layer):
-        groups: dict[str, list[str]] = defaultdict(list)
-        for name, container in parts.items():
-            if not isinstance(container, _CONTAINERS):
-                continue
-            by_class: dict[type[nn.Module], list[str]] = defaultdict(list)
-            for key, child in container.named_children():
-                full = f"{name}.{key}" if name else key
-                ran = full in calls.spans and any(True for _ in child.parameters())
-                if ran and wanted(child):
-                    by_class[type(child)].append(full)
-            for siblings in by_class.values():
-                if len(siblings) > 1:
-                    groups[name] += siblings
-        every = [block for blocks in groups.values() for block in blocks]
-        innermost = {
-            name: kept
-            for name, blocks in groups.items()
-            if (kept := [b for b in blocks if not any(o.startswith(b + ".") for o in every)])
-        }
-        if innermost:
-            return innermost
-    return {}
 
 
 def _inside(name: str, part: str) -> bool:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from tulip_ood.errors import ModelError
 from tulip_ood.network import inputs as structures
+from tulip_ood.network.blocks import repeated_blocks
 from tulip_ood.network.features import Calls
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
-from tulip_ood.network.scope import _blocks
 
-__all__ = ["find_stages", "look_at", "parts_by_name"]
+__all__ = ["convolves", "find_stages", "look_at", "map_sizes", "parts_by_name"]
 
 T = TypeVar("T")
 
@@ -75,15 +75,15 @@ def find_stages(network: Network, inputs: Inputs) -> tuple[str, ...]:
         ('layer1', 'layer2', 'layer3', 'layer4')
     """
     calls = network.probe(inputs).calls
-    groups = _blocks(network.module, calls)
+    groups = repeated_blocks(network.module, calls)
     if len(groups) == 1:
         return _cut(network, inputs, next(iter(groups)), calls)
     ends = {
         container if container in calls.spans else _last(blocks, calls): _last(blocks, calls)
         for container, blocks in groups.items()
     }
-    sizes = _map_sizes(network, inputs, ends)
-    convolve = [name for name in sizes if _convolves(network.module.get_submodule(name))]
+    sizes = map_sizes(network, inputs, ends)
+    convolve = [name for name in sizes if convolves(network.module.get_submodule(name))]
     return tuple(sorted(convolve, key=lambda name: calls.spans[ends[name]][1]))
 
 
@@ -126,19 +126,31 @@ def _last(blocks: Iterable[str], calls: Calls) -> str:
 def _cut(network: Network, inputs: Inputs, container: str, calls: Calls) -> tuple[str, ...]:
     """The last part at each size of maps, among a container's own parts."""
     whole = network.module.get_submodule(container)
-    if not _convolves(whole):
+    if not convolves(whole):
         return ()
     names = [f"{container}.{key}" if container else key for key, _ in whole.named_children()]
     ran = sorted((name for name in names if name in calls.spans), key=lambda n: calls.spans[n][1])
-    sizes = _map_sizes(network, inputs, ran)
+    sizes = map_sizes(network, inputs, ran)
     last = {size: name for name in ran if (size := sizes.get(name)) is not None}
     return tuple(last.values())
 
 
-def _map_sizes(
-    network: Network, inputs: Inputs, names: Iterable[str]
-) -> dict[str, tuple[int, int]]:
-    """(H, W) of those parts whose output is [N, C, H, W] with more than one position."""
+def map_sizes(network: Network, inputs: Inputs, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """(H, W) of those parts whose output is [N, C, H, W] with more than one position.
+
+    Args:
+        network: The network.
+        inputs: A few inputs; the first is run once.
+        names: The parts.
+
+    Example:
+        >>> import torch
+        >>> from tulip_ood.numerics.tasks import make_task
+        >>> model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+        >>> network = Network(model, make_task("classification"))
+        >>> map_sizes(network, torch.zeros(1, 1, 4, 4), ["0", "1"])
+        {'0': (2, 2)}
+    """
 
     def size(out: Any) -> tuple[int, int] | None:
         if not isinstance(out, Tensor) or out.ndim != 4 or out.shape[2] * out.shape[3] < 2:
@@ -150,6 +162,13 @@ def _map_sizes(
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _convolves(part: nn.Module) -> bool:
-    # Maps with channels last ([N, H, W, C], in Swin) cannot be told by their shape.
+def convolves(part: nn.Module) -> bool:
+    """Whether a part holds convolutions, so that an output of four dimensions is [N, C, H, W].
+
+    Maps with channels last ([N, H, W, C], in Swin) cannot be told by their shape.
+
+    Example:
+        >>> convolves(nn.Sequential(nn.Conv2d(1, 2, 3))), convolves(nn.Linear(2, 2))
+        (True, False)
+    """
     return any(isinstance(inner, nn.Conv2d) for inner in part.modules())

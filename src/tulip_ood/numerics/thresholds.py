@@ -237,12 +237,20 @@ def error_rate_threshold(
             return tried[-1]
     best = min(tried, key=lambda found: found.upper_bound)
     reachable = _rounded_up(best.upper_bound)
-    raise ThresholdError(
+    refusal = (
         f"an error rate of at most {max_error:.3g} cannot be promised with confidence "
-        f"{confidence:g} from these {n} calibration inputs; the lowest that can is "
-        f"{reachable:g}, accepting {percent(best.coverage, 0)} of the inputs (error rate seen "
-        f"there: {best.error_rate:.3g}): allow more errors, ask for less confidence, or fit with "
-        f"more validation data"
+        f"{confidence:g} from these {n} calibration inputs"
+    )
+    if reachable >= 1.0:
+        raise ThresholdError(
+            f"{refusal}, nor can any useful one: the network's answers are wrong on "
+            f"{percent(best.error_rate, 0)} of them. Do the labels belong to its outputs, and are "
+            f"there enough?"
+        )
+    raise ThresholdError(
+        f"{refusal}; the lowest that can is {reachable:g}, accepting {percent(best.coverage, 0)} "
+        f"of the inputs (error rate seen there: {best.error_rate:.3g}): allow more errors, ask for "
+        f"less confidence, or fit with more validation data"
     )
 
 

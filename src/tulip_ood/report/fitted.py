@@ -7,6 +7,7 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.report.html import Markup, element
 from tulip_ood.report.opinions import opinions
+from tulip_ood.wording import percent
 
 __all__ = ["Term", "fitted_section", "terms"]
 
@@ -81,9 +82,9 @@ def _envelope_terms(detector: Tulip) -> list[Term]:
             "size of the noise",
             f"{state.setting.epsilon:g}",
             f"Every weight of the network is nudged by a random number of about this size, "
-            f"{detector._settings().n_samples} times over. Enough for a shaky answer to move, not "
-            f"enough to spoil the network: it is right {100 * clean:.1f} % of the time, nudged "
-            f"{100 * noisy:.1f} %.",
+            f"{detector.pass_settings.n_samples} times over. Enough for a shaky answer to move, "
+            f"not enough to spoil the network: its {facts['performance_name']} is "
+            f"{percent(clean)}, nudged {percent(noisy)}.",
         ),
         Term(
             "Θ",
@@ -92,14 +93,7 @@ def _envelope_terms(detector: Tulip) -> list[Term]:
             "How far the outputs move when the weights are nudged, for one input. Its average over "
             "validation inputs, Θ_XX, is what is normal for this network.",
         ),
-        Term(
-            "D",
-            "drift",
-            "one more pass",
-            "How far the outputs move when the weights go on a little in the direction in which "
-            "training has pushed them. Training has had much to say about such an input, so its "
-            "answer counts as better explained.",
-        ),
+        _drift_term(detector.pass_settings.drift),
         Term(
             "λ",
             "weight of the drift",
@@ -124,6 +118,26 @@ def _envelope_terms(detector: Tulip) -> list[Term]:
             f"is the network's own; scores may use another J, chosen for detection.",
         ),
     ]
+
+
+def _drift_term(by_a_pass: bool) -> Term:
+    if not by_a_pass:
+        return Term(
+            "D",
+            "drift",
+            "‖f(z)‖, no pass",
+            "How large the outputs are. It stands in for how far they move when the weights go on "
+            "a little in the direction in which training has pushed them. Training has had much "
+            "to say about an input with large outputs, so its answer counts as better explained.",
+        )
+    return Term(
+        "D",
+        "drift",
+        "one more pass",
+        "How far the outputs move when the weights go on a little in the direction in which "
+        "training has pushed them. Training has had much to say about such an input, so its "
+        "answer counts as better explained.",
+    )
 
 
 def fitted_section(detector: Detector) -> list[Markup]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tulip_ood.benchmark.results import Comparison
 from tulip_ood.benchmark.verdict import Verdict, in_words, judge
 from tulip_ood.detectors.base import Detector
+from tulip_ood.network.files import appear
 from tulip_ood.report.fitted import fitted_section
 from tulip_ood.report.gains import gains_chart
 from tulip_ood.report.gallery import Examples, gallery
@@ -92,11 +93,8 @@ def write_report(
         examples=examples,
         class_names=class_names,
     )
-    target = Path(path)
-    partial = target.with_name(target.name + ".partial")
-    partial.write_text(text, "utf-8")
-    partial.replace(target)
-    return target
+    appear(path, lambda partial: partial.write_text(text, "utf-8"))
+    return Path(path)
 
 
 def report_html(

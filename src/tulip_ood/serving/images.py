@@ -3,7 +3,6 @@
 import base64
 import binascii
 import io
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from tulip_ood.data.decoding import FORMATS, why
 from tulip_ood.serving.limits import Limits
 from tulip_ood.serving.multipart import parse_multipart
 from tulip_ood.serving.refusal import RefusalError
+from tulip_ood.wording import from_json
 
 __all__ = ["ACCEPTED", "Upload", "check_header", "read_uploads", "unreadable"]
 
@@ -90,8 +90,8 @@ def _from_json(body: bytes, limits: Limits) -> list[Upload]:
             f"the body holds far more than {limits.images} images can need: send several",
         )
     try:
-        values = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        values = from_json(body)
+    except ValueError as error:
         raise RefusalError(400, "bad-json", f"the body is no JSON: {error}") from error
     images = values.get("images") if isinstance(values, dict) else None
     if not isinstance(images, list):

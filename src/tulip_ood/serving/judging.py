@@ -121,7 +121,7 @@ class Judge:
         out = []
         for score, p_value, accepted, label, reason, more in columns:
             decision = "accepted" if accepted else "refused"
-            answer = {"decision": decision, "accepted": accepted, "label": label}
+            answer = {"decision": decision, "accepted": accepted, "label": json_values(label)}
             answer["class"] = class_name(self.classes, label)
             answer |= more
             answer |= {"score": score if score < math.inf else None, "p_value": p_value}

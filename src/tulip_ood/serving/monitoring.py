@@ -4,7 +4,6 @@ Inputs are judged by detector version, in the order in which they were logged. W
 stands in `numerics.martingale` and `numerics.anytime`: both hold however often one looks.
 """
 
-import json
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -21,11 +20,13 @@ from tulip_ood.errors import DataError, InputError
 from tulip_ood.numerics import random
 from tulip_ood.numerics.anytime import anytime_interval
 from tulip_ood.numerics.martingale import log_capital, online_p_values
+from tulip_ood.wording import from_json
 
 __all__ = ["Refused", "Stream", "Watched", "read_streams", "watch"]
 
 _TORN = 10  # lines that may be damaged, or a hundredth of them
 _PROMISES = ("false_alarm", "max_error")
+_COLUMNS = ("score", "accepted", "error")  # of a table
 
 
 @dataclass
@@ -250,7 +251,7 @@ def _read_lines(path: Path, found: dict[str, Stream]) -> None:
     with open(path, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                values = json.loads(line)
+                values = from_json(line)
             except ValueError:
                 torn += 1  # the end of a full disk, or a line that is being written
                 if torn > max(_TORN, number // 100):
@@ -281,10 +282,14 @@ def _read_line(values: Any, found: dict[str, Stream]) -> None:
             raise ValueError(f"the promise {promise[0]!r} is not known")
         promise = promise[0], float(promise[1])
     when = None if values["time"] is None else float(values["time"])
-    if not isinstance(values["accepted"], bool):
-        raise TypeError(f"accepted is {values['accepted']!r}")
-    score = _score(values["score"])
-    found.setdefault(version, Stream(version, None)).add(score, values["accepted"], promise, when)
+    score, accepted = _score(values["score"]), _decision(values["accepted"])
+    found.setdefault(version, Stream(version, None)).add(score, accepted, promise, when)
+
+
+def _decision(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"accepted is {value!r}")
+    return value
 
 
 def _score(value: Any) -> float:
@@ -302,29 +307,34 @@ def _read_table(path: Path | str, found: dict[str, Stream]) -> None:
     from tulip_ood.data.summary import table_files
     from tulip_ood.data.tables import pieces
 
-    manifest = written_manifest(path)
-    if manifest is None:
+    detector = (written_manifest(path) or {}).get("detector")
+    if not isinstance(detector, str):
         raise DataError(f"{path} is no table of `tulip score`: it says nothing of its detector")
-    version = str(manifest["detector"])[:12]
+    version = detector[:12]
     stream = found.setdefault(version, Stream(version, None))
-    rows: list[tuple[float | None, bool]] = []
+    rows: list[tuple[float, bool]] = []
     try:
         for name in table_files(path):
-            for batch in pieces(name, ["score", "accepted", "error"]):
-                for row in batch.to_pylist():
-                    if row["score"] is None and row["error"] != _not_finite():
-                        stream.unreadable += 1
-                    else:
-                        rows.append((row["score"], row["accepted"]))
+            for batch in pieces(name, _COLUMNS):
+                judged = [one for one in map(_read_row, batch.to_pylist()) if one is not None]
+                stream.unreadable += len(batch) - len(judged)
+                rows += judged
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        lacks = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"{path} is no table of `tulip score`: {lacks}") from error
     # Rows stand in the order of folders, class by class, which is no order in time: the test asks
     # whether they could be a random sample, so it takes them in random order.
     for row in random.permutation(len(rows), seed=0, name="monitor/rows").tolist():
         stream.add(*rows[row])
 
 
-def _not_finite() -> str:
+def _read_row(row: dict[str, Any]) -> tuple[float, bool] | None:
+    """A row of a table, None if its input could not be read; what is no such row raises."""
     from tulip_ood.data.scores import NOT_FINITE
 
-    return NOT_FINITE
+    score, accepted, error = (row[name] for name in _COLUMNS)
+    if score is None and error != NOT_FINITE:
+        return None
+    return _score(score), _decision(accepted)

@@ -1,7 +1,6 @@
 """The server as a plain ASGI application: any ASGI server runs it, any framework mounts it."""
 
 import asyncio
-import json
 import logging
 import os
 import time
@@ -30,6 +29,7 @@ from tulip_ood.serving.refusal import RefusalError
 from tulip_ood.serving.score_log import ScoreLog
 from tulip_ood.serving.scoring import Scoring
 from tulip_ood.serving.tokens import Tokens
+from tulip_ood.wording import from_json
 
 __all__ = ["Service", "application"]
 
@@ -255,8 +255,8 @@ def _check_encoding(request: Request) -> None:
 
 def _threshold_arguments(body: bytes) -> dict[str, float]:
     try:
-        values = json.loads(body, object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
+        values = from_json(body, pairs=_once)
+    except ValueError as error:
         raise RefusalError(400, "bad-json", f"the body is no JSON: {error}") from error
     known = ({"false_alarm"}, {"max_error"}, {"max_error", "confidence"})
     if not isinstance(values, dict) or set(values) not in known:
