@@ -46,8 +46,8 @@ def turn(function: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def synchronize(device: str) -> None:
-    if device == "cuda":
+def synchronize(on_gpu: bool) -> None:
+    if on_gpu:
         torch.cuda.synchronize()
 
 
@@ -91,6 +91,8 @@ def main() -> None:
         with torch.no_grad():
             return torch.cat([model(part) for part in some.split(256)])
 
+    eager()
+    Tulip(model, **common).fit(val, recipe="balanced")  # whoever is first waits for libraries
     rows: dict[str, Any] = {}
     fitted = {}
     for name, make in DETECTORS.items():
@@ -108,25 +110,19 @@ def main() -> None:
         print(name, rows[name], flush=True)
     works: dict[str, Callable[[], Any]] = {"eager": eager}
     works |= {name: lambda d=d: d.score(some) for name, d in fitted.items()}  # type: ignore[misc]
-    predicts = {
-        f"{name}: predict": lambda d=d: d.predict(some)  # type: ignore[misc]
-        for name, d in fitted.items()
-    }
-    works |= predicts
-    for work in [*works.values()] * 4:  # graphs are made and recorded
+    for work in [*works.values()] * (8 if on_gpu else 1):  # graphs are made and recorded
         work()
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(given.rounds):
         for name, work in works.items():
-            times[name].append(turn(lambda w=work: (w(), synchronize(given.device))))  # type: ignore[misc]
+            times[name].append(turn(lambda w=work: (w(), synchronize(on_gpu))))  # type: ignore[misc]
     middle = {name: statistics.median(each) for name, each in times.items()}
     for name, row in rows.items():
         row["score, ms"] = round(1000 * middle[name], 1)
         row["score, eager passes"] = round(middle[name] / middle["eager"], 2)
         row["score, beside tulip"] = round(middle[name] / middle["tulip, balanced"], 3)
-        row["predict, ms"] = round(1000 * middle[f"{name}: predict"], 1)
-        beside = middle[f"{name}: predict"] / middle["tulip, balanced: predict"]
-        row["predict, beside tulip"] = round(beside, 3)
+        plain = rows["tulip, balanced"]["seconds of a fit"]
+        row["fit, calibrations"] = round(row["seconds of a fit"] / plain, 1)
     out = given.out or Path(__file__).parent / f"result-cost{'-cuda' if on_gpu else ''}.json"
     device = {"device": torch.cuda.get_device_name()} if on_gpu else {}
     found = json.loads(out.read_text()) if out.exists() else {}

@@ -128,7 +128,13 @@ class Constants:
 
     @staticmethod
     def of(
-        passes: Passes, task: Task, setting: Setting, *, sqrt_outputs: bool, search: bool = True
+        passes: Passes,
+        task: Task,
+        setting: Setting,
+        *,
+        sqrt_outputs: bool,
+        search: bool = True,
+        device: torch.device | None = None,
     ) -> "Constants":
         """From the passes of labelled ID inputs; J* is 0 where it is not searched for."""
         assert passes.labels is not None
@@ -139,7 +145,10 @@ class Constants:
         unit = measured.stretch(trace_xx, lam)
         best = calibration.NOT_SEARCHED
         if search:
-            best = calibration.calibrate_j(task, passes.base, passes.noisy, unit, passes.labels)
+            # What regression finds is kept where the passes are.
+            where = None if isinstance(task, Regression) else device
+            asked = (passes.base, passes.noisy, unit, passes.labels)
+            best = calibration.calibrate_j(task, *(tensor.to(where) for tensor in asked))
         dead = (measured.bound(trace_xx, lam) <= 0).to(torch.float64).mean()
         noise = (best.noise_var, best.noise_var_at_0)
         return Constants(trace_xx, lam, balanced, best.j, float(dead), *noise)
@@ -219,6 +228,7 @@ def fit_envelope(
     *,
     sqrt_outputs: bool,
     search: bool = True,
+    device: torch.device | None = None,
 ) -> FittedEnvelope:
     """Θ_XX, λ, J* and J from the passes of labelled ID inputs (Sec. 4.2).
 
@@ -229,6 +239,7 @@ def fit_envelope(
         sqrt_outputs: Whether D is multiplied by √o.
         search: Look for J*, which takes longer than the rest. Where J is given, only probabilities
             rest on it.
+        device: Where it is looked for; by default where the passes are.
 
     Example:
         >>> from tulip_ood.network.perturbation import PassSettings
@@ -244,7 +255,12 @@ def fit_envelope(
     """
     search = search or setting.j is None
     find = partial(
-        Constants.of, task=task, setting=setting, sqrt_outputs=sqrt_outputs, search=search
+        Constants.of,
+        task=task,
+        setting=setting,
+        sqrt_outputs=sqrt_outputs,
+        search=search,
+        device=device,
     )
     plain = scoring = find(passes)
     shaping, shaped = None, passes

@@ -47,10 +47,8 @@ class Ratio(Tulip):
         return self._needs()
 
     def _learn(self, passes: Passes) -> FittedEnvelope:
-        without_j = replace(self._setting, j=0.0)  # which has no part in the ratio
-        return fit_envelope(
-            passes, self.task, without_j, sqrt_outputs=self._uses_sqrt, search=False
-        )
+        any_j = replace(self._setting, j=1.0)  # it has no part in the ratio
+        return fit_envelope(passes, self.task, any_j, sqrt_outputs=self._uses_sqrt, search=False)
 
     def _score(self, state: FittedEnvelope, passes: Passes) -> Tensor:
         measured = measure(passes, sqrt_outputs=self._uses_sqrt)

@@ -236,6 +236,8 @@ class Tulip(TulipFitting):
             self._setting,
             sqrt_outputs=self._uses_sqrt,
             search=not self.only_scores,
+            # With a thousand classes the search takes a CPU longer than the passes take a GPU.
+            device=self.network.device if self.network.device.type == "cuda" else None,
         )
 
     def _score(self, state: FittedEnvelope, passes: Passes) -> Tensor:

@@ -37,7 +37,8 @@ def opinions(detector: Auto) -> list[tuple[str, str, str, str]]:
         >>> _ = torch.manual_seed(0)
         >>> model, x = torch.nn.Linear(4, 3), torch.randn(200, 4)
         >>> y = (model(x) + torch.randn(200, 3) / 2).argmax(1)
-        >>> detector = tulip_ood.Auto(model, parts=["tulip"]).fit([(x, y)])
+        >>> settings = {"tulip": {"j": 1.0}}
+        >>> detector = tulip_ood.Auto(model, parts=["tulip"], settings=settings).fit([(x, y)])
         >>> [symbol for symbol, *_ in opinions(detector)]
         ['T']
     """
