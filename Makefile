@@ -50,6 +50,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
 .PHONY: evidence-adapters evidence-architectures evidence-auto evidence-auto-cost evidence-auto-parts
+.PHONY: evidence-auto-promise
 .PHONY: evidence-auto-tasks evidence-bench evidence-cluster evidence-demo evidence-devices
 .PHONY: evidence-examples evidence-feeding evidence-feeding-gpu evidence-figures
 .PHONY: evidence-figures-passes evidence-fuzz evidence-heads evidence-imagenet evidence-imports
@@ -118,8 +119,11 @@ evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (STUDIES=fold
 		vit=r_vit_0.npz,r_vit_1.npz imagenet=r_lite1.npz leaves=r_leaves_0.npz \
 		--classes cifar100=100 imagenet=1000 leaves=29
 
-evidence-auto-cost: $(VENV)/.dev ## What Auto costs beside TULiP on two cores that nobody else uses (DATA=…npz CHECKPOINT=…), eight minutes
-	PYTHONPATH=src OMP_NUM_THREADS=2 $(VENV)/bin/python benchmarks/auto/cost.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)"
+evidence-auto-cost: $(VENV)/.dev ## What Auto costs beside TULiP on two cores that nobody else uses (DATA=…npz CHECKPOINT=…), ten minutes; MORE="--device cuda", or MORE="--device cuda --resnet50"
+	PYTHONPATH=src OMP_NUM_THREADS=2 $(VENV)/bin/python benchmarks/auto/cost.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" $(MORE)
+
+evidence-auto-promise: $(VENV)/.dev ## How many fresh digits Auto and TULiP refuse, beside what was promised (three minutes)
+	$(VENV)/bin/python benchmarks/auto/promise.py
 
 evidence-imagenet: $(VENV)/.dev ## The runner on 50,000 images as large as ImageNet's (4 GB in /tmp meanwhile)
 	$(VENV)/bin/python benchmarks/imagenet/run.py
