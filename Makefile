@@ -50,8 +50,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
 .PHONY: evidence-adapters evidence-architectures evidence-auto evidence-auto-cost evidence-auto-parts
-.PHONY: evidence-auto-promise
-.PHONY: evidence-auto-tasks evidence-bench evidence-cluster evidence-demo evidence-devices
+.PHONY: evidence-auto-promise evidence-auto-tasks evidence-bench evidence-cluster evidence-demo evidence-devices
 .PHONY: evidence-examples evidence-feeding evidence-feeding-gpu evidence-figures
 .PHONY: evidence-figures-passes evidence-fuzz evidence-heads evidence-imagenet evidence-imports
 .PHONY: evidence-memory evidence-metrics evidence-networks evidence-page evidence-parity
