@@ -125,21 +125,22 @@ def test_logits_that_are_changed_behind_the_last_layer(
     assert torch.equal(loaded.score(data[0]), detector.score(data[0]))
 
 
+class Bare(nn.Module):
+    """No layer at all, only parameters: no features to be found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(6, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.weight).tanh() * 3
+
+
 def test_without_features_there_is_still_the_ratio(
     data: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:
     x, _ = data
-
-    class Bare(nn.Module):
-        """No layer at all, only parameters."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.weight = nn.Parameter(torch.randn(6, 3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return (x @ self.weight).tanh() * 3
 
     model = Bare()
     with warnings.catch_warnings():

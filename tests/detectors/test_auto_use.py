@@ -13,7 +13,7 @@ from tulip_ood import Auto, Tulip
 from tulip_ood.detectors.registry import METHODS
 from tulip_ood.errors import InputError
 
-from .test_auto import network, seeing, seen, smooth
+from .test_auto import Bare, network, seeing, seen, smooth
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +99,9 @@ def test_dense_images_are_not_mirrored() -> None:
     """A mirrored image has its labels elsewhere."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 1))
-    x = smooth(120)
-    y = (8 * model(x) + torch.randn(120, 3, 15, 15)).argmax(1)
-    detector = fitted(model, (x, y), task="dense")
+    x = smooth(60)
+    y = (8 * model(x) + torch.randn(60, 3, 15, 15)).argmax(1)
+    detector = fitted(model, (x, y), task="dense", n_samples=2)
     assert detector._part_names == ("tulip",)
     assert detector.predict(x[:2]).accepted.shape == (2, 15, 15)
 
@@ -118,18 +118,6 @@ def test_numbers_are_not_ranked_by_their_size(vectors: tuple[Tensor, Tensor]) ->
 
 
 # ------------------------------------------------------------- what a fit leaves out
-
-
-class Bare(nn.Module):
-    """No layer at all, only parameters: no features to be found."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.weight = nn.Parameter(torch.randn(6, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x @ self.weight).tanh() * 3
 
 
 def test_a_second_fit_says_what_the_first_said(vectors: tuple[Tensor, Tensor]) -> None:
