@@ -52,7 +52,7 @@ def test_balanced_lets_s_average_to_zero(images: Any) -> None:
         detector.engine.perturbation(detector._settings()), images.val[0], batch_size=64
     )
     # On all validation data, of which the fit has seen one half, the mean is 0 to sampling error.
-    from tulip_ood.detectors.envelope_fit import measure
+    from tulip_ood.detectors.measured import measure
 
     bound = measure(passes, sqrt_outputs=False).bound(state.trace_xx, state.lam)
     assert bound.mean().abs() < 5 * bound.std() / len(bound) ** 0.5

@@ -15,7 +15,7 @@ from scipy import optimize
 from torch import Tensor, nn
 
 import tulip_ood
-from tulip_ood.detectors.envelope_fit import measure
+from tulip_ood.detectors.measured import measure
 from tulip_ood.network.initial_mean import initial_mean
 from tulip_ood.network.network import Network
 from tulip_ood.network.perturbation import PassSettings, Perturbation

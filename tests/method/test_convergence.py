@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, jacrev
 
-from tulip_ood.detectors.envelope_fit import measure
+from tulip_ood.detectors.measured import measure
 from tulip_ood.network.initial_mean import initial_mean
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes

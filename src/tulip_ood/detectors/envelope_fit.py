@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tulip_ood.detectors.fitting import splits
+from tulip_ood.detectors.measured import measure
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.detectors.shaping import Shaping, make_shaping
@@ -20,55 +21,12 @@ __all__ = [
     "Constants",
     "Features",
     "FittedEnvelope",
-    "Measured",
     "fit_envelope",
     "held_out_likelihood",
     "judge_passes",
-    "measure",
     "score_passes",
     "score_stretched",
 ]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Θ and D of every input (and position): all that the bound needs from the passes.
-
-    Example:
-        >>> import torch
-        >>> Measured(torch.ones(2), torch.ones(2)).bound(1.0, 0.5)
-        tensor([1.5000, 1.5000])
-    """
-
-    trace: Tensor
-    drift: Tensor
-
-    def bound(self, trace_xx: float, lam: float) -> Tensor:
-        """S/J² = Θ + Θ_XX − λD."""
-        return envelope.bound(self.trace, self.drift, trace_xx=trace_xx, lam=lam)
-
-    def stretch(self, trace_xx: float, lam: float) -> Tensor:
-        """γ at J = 1; γ is linear in J."""
-        return envelope.stretch(self.bound(trace_xx, lam), self.trace)
-
-
-def measure(passes: Passes, *, sqrt_outputs: bool) -> Measured:
-    """Θ(z) and D(z) of Alg. 1, lines 6 and 7, in bounded memory.
-
-    Example:
-        >>> import torch
-        >>> from tulip_ood.network.perturbation import PassSettings
-        >>> base = torch.zeros(1, 2)
-        >>> p = Passes(base, torch.ones(3, 1, 2), base + 2, None, None, PassSettings(0.01))
-        >>> measure(p, sqrt_outputs=False).trace
-        tensor([2.], dtype=torch.float64)
-    """
-    traces, drifts = [], []
-    for rows in cached_blocks(len(passes), passes.noisy[:, :1].numel(), passes.base.device):
-        base, drifted = passes.base[rows], None if passes.drift is None else passes.drift[rows]
-        traces.append(envelope.trace(base, passes.noisy[:, rows]))
-        drifts.append(envelope.drift(base, drifted, sqrt_outputs=sqrt_outputs))
-    return Measured(torch.cat(traces), torch.cat(drifts))
 
 
 @dataclass(frozen=True)

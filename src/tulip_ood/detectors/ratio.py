@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tulip_ood.detectors.envelope_fit import FittedEnvelope, Measured, fit_envelope, measure
+from tulip_ood.detectors.envelope_fit import FittedEnvelope, fit_envelope
+from tulip_ood.detectors.measured import Measured, measure
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.running import Needs

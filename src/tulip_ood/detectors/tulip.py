@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from tulip_ood.detectors.envelope_fit import (
     FittedEnvelope,
     fit_envelope,
-    measure,
     score_passes,
 )
 from tulip_ood.detectors.enveloped import predict_enveloped
+from tulip_ood.detectors.measured import measure
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.detectors.recipes import Budget, recipe_named
 from tulip_ood.detectors.shaping import make_shaping

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tulip_ood.detectors.envelope_fit import measure, score_stretched
+from tulip_ood.detectors.envelope_fit import score_stretched
+from tulip_ood.detectors.measured import measure
 from tulip_ood.detectors.recipes import PAPER_J_SCALINGS, Recipe, Setting
 from tulip_ood.detectors.shaping import SHAPINGS, make_shaping
 from tulip_ood.errors import InputError

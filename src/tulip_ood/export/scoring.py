@@ -15,9 +15,10 @@ from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.depth import DepthState
-from tulip_ood.detectors.envelope_fit import Constants, FittedEnvelope, Measured
+from tulip_ood.detectors.envelope_fit import Constants, FittedEnvelope
 from tulip_ood.detectors.knn import KNN, Bank
 from tulip_ood.detectors.mahalanobis import unit
+from tulip_ood.detectors.measured import Measured
 from tulip_ood.detectors.noise import NoiseAveraging
 from tulip_ood.detectors.ratio import Ratio, log_ratio
 from tulip_ood.detectors.tulip import Tulip

@@ -15,7 +15,8 @@ from tulip_ood.benchmark.pass_cache import CachedPasses, PassCache
 from tulip_ood.benchmark.pieces import pieces_of
 from tulip_ood.data.protocol import protocol_of
 from tulip_ood.data.root import NotThereError, Part, Root
-from tulip_ood.detectors.envelope_fit import Constants, Measured, measure
+from tulip_ood.detectors.envelope_fit import Constants
+from tulip_ood.detectors.measured import Measured, measure
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import DataError, InputError
