@@ -18,7 +18,7 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.keys import content_key
 from tulip_ood.network.measures import Look, View, run_looking
 from tulip_ood.network.network import Output
-from tulip_ood.network.partition import Partition, Weights
+from tulip_ood.network.partition import Frontier, Partition, Weights
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.perturbation import Perturbation
 from tulip_ood.network.rows import Rows
@@ -281,10 +281,10 @@ class _Work:
             if self._together is not None and self._partition.fits(batch):
                 self._do_together(index, batch, self._together)
                 continue
-            run = self._runner(batch)
+            frontier = self._trunk(batch)
             if self._makes_base:
-                self._put_base(index, batch, *self._base_pass(batch, run))
-            runs.append((index, run))
+                self._put_base(index, batch, *self._base_pass(batch, frontier))
+            runs.append((index, self._runner(batch, frontier)))
         if not runs:
             return
         for i, moved in enumerate(
@@ -310,24 +310,29 @@ class _Work:
             known = made.looked | {view.key: view.of(out) for view, out in seen}
             self._put_base(index, batch, made.base, known)
 
-    def _runner(self, batch: Inputs) -> _Pass:
+    def _runner(self, batch: Inputs, frontier: Frontier | None) -> _Pass:
         """A pass over a batch, as a function of the parameters."""
-        if not self._partition.fits(batch):
+        if frontier is None:
             return lambda moved: self._network.run(batch, None if moved is None else moved[0])
-        frontier = self._partition.trunk(batch)
         return lambda moved: self._partition.tail(frontier, None if moved is None else moved[1])
 
-    def _base_pass(self, batch: Inputs, run: _Pass) -> tuple[Output, dict[str, Tensor]]:
+    def _trunk(self, batch: Inputs) -> Frontier | None:
+        """What all passes have in common; None where the batch goes through the whole network."""
+        return self._partition.trunk(batch) if self._partition.fits(batch) else None
+
+    def _base_pass(
+        self, batch: Inputs, frontier: Frontier | None
+    ) -> tuple[Output, dict[str, Tensor]]:
         """The base pass, and what is measured in passes that are as fast."""
-        found: dict[str, Tensor] = {}
-        if self._looks and self._partition.fits(batch):
-            out, found = self._partition.base_tail(self._partition.trunk(batch))
-        elif self._looks:
+        if frontier is None:
             out, found = run_looking(self._network, batch, None, self._looks)
+        elif self._looks:
+            out, found = self._partition.base_tail(frontier)
         else:
-            out = run(None)
+            out, found = self._partition.tail(frontier), {}
         for view in self._views:
-            found[view.key] = view.of(self._runner(view.change(batch))(None))
+            other = view.change(batch)
+            found[view.key] = view.of(self._runner(other, self._trunk(other))(None))
         return out, found
 
     def _put_base(
