@@ -1,8 +1,8 @@
 """The tasks that rules for `Auto` are judged on: a network, ID images, OOD sets, shifted images.
 
 Images come from a folder that is not in the repository (docs/research.md says where each is from):
-`root/` is an OpenOOD-like root as npz, `NAME.npz` are packs of JPEG files (`bytes`, `off`, `y`, and
-`part` where the images come with a division of their own).
+`root/` is an OpenOOD-like root as npz (`benchmarks/data/root.py`), `NAME.npz` are packs of JPEG files
+(`packs/`).
 """
 
 import io
@@ -113,7 +113,7 @@ def digits(model: nn.Module, folder: Path, limit: int) -> Task:
     with np.load(folder / "letters.npz") as found:
         sets["letters"] = grey(found["x"][:limit])
     for name in ("cifar10", "texture", "places365"):
-        with np.load(root / f"{name}.npz") as found:
+        with np.load(root / f"{name}-test.npz") as found:
             sets[name] = grey(found["x"][:limit])
     return Task(
         "digits",
