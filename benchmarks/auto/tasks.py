@@ -1,8 +1,8 @@
 """The tasks that rules for `Auto` are judged on: a network, ID images, OOD sets, shifted images.
 
 Images come from a folder that is not in the repository (docs/research.md says where each is from):
-`root/` is an OpenOOD-like root as npz (`benchmarks/data/root.py`), `NAME.npz` are packs of JPEG files
-(`packs/`).
+`root/` is an OpenOOD-like root as npz (`benchmarks/data/root.py`), `NAME.npz` are packs of JPEG
+files (`packs/`).
 """
 
 import io

@@ -3,8 +3,8 @@
     python benchmarks/data/root.py --root DIR --out DIR --limit 3000
 
 Takes the rows that `tulip bench --limit` takes of both CIFARs' protocols, prepared as the bench
-prepares them, and writes `sets.json`, one npz a set,
-and OpenOOD's lists for TinyImageNet, whose rows depend on the ID set.
+prepares them, and writes `sets.json`, one npz a set, and OpenOOD's lists for TinyImageNet, whose
+rows depend on the ID set.
 """
 
 import argparse
