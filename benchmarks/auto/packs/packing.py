@@ -69,6 +69,10 @@ class Repository:
                 found.append(Picture(PurePosixPath(path), about.split()[2]))
         return sorted(found, key=lambda picture: str(picture.path))
 
+    def text(self, path: str) -> str:
+        """A text file of the newest revision."""
+        return self._run("show", f"HEAD:{path}").decode()
+
     def files(self, pictures: Iterable[Picture]) -> Iterator[bytes | None]:
         """The bytes of every file; None for one that the clone does not hold."""
         command = ["git", "--git-dir", str(self.git), "cat-file", "--batch"]
@@ -134,6 +138,11 @@ def some(count: int, of: int, name: str) -> list[int]:
 def take(pictures: Sequence[Picture], count: int, name: str) -> list[Picture]:
     """So many of the pictures, by chance."""
     return [pictures[i] for i in some(count, len(pictures), name)]
+
+
+def distinct(pictures: Sequence[Picture]) -> list[Picture]:
+    """Without files that are there twice."""
+    return list({picture.blob: picture for picture in reversed(pictures)}.values())[::-1]
 
 
 def alike(images: Sequence[Image.Image], most: int) -> NDArray[np.int64]:
