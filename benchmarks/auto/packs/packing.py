@@ -59,6 +59,10 @@ class Repository:
         command = ["git", "--git-dir", str(self.git), *arguments]
         return subprocess.run(command, check=True, capture_output=True).stdout
 
+    def file(self, path: str, revision: str = "HEAD") -> bytes:
+        """One file."""
+        return self._run("cat-file", "blob", f"{revision}:{path}")
+
     def pictures(self, under: str = "", revision: str = "HEAD") -> list[Picture]:
         """All pictures below a folder, by path."""
         listed = self._run("ls-tree", "-r", "-z", revision, "--", *([under] if under else []))
@@ -167,6 +171,15 @@ def alike(images: Sequence[Image.Image], most: int) -> NDArray[np.int64]:
             a, b = root(begin + int(i)), root(int(j))
             group[max(a, b)] = min(a, b)
     return np.array([root(i) for i in range(len(images))])
+
+
+def whole(groups: NDArray[np.int64], shares: tuple[float, float], name: str) -> NDArray[np.int64]:
+    """A part for every picture, whole groups to each; `shares`: where parts 1 and 2 begin."""
+    names, at, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = permutation(len(names), seed=0, name=name).numpy()
+    before = np.empty(len(names))
+    before[order] = np.cumsum(sizes[order]) - sizes[order]
+    return np.digitize(before / len(groups), shares)[at]
 
 
 def pack(
