@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 from packing import Picture, Repository, alike, asked, pack, square, take, whole
 
-from tulip_ood.numerics.random import permutation
-
 SIZE, LIMIT = 64, 1000
-ALIKE = 70  # of pairs so near, half show one bird twice
+ALIKE = 70  # most pairs of one species that are so near show one bird twice
 SPECIES, OTHERS = 32, 8
 SHARES = (0.67, 0.81)  # where validation and test begin
 OUTSIDE = {
@@ -36,19 +34,18 @@ def species(pictures: list[Picture]) -> list[list[Picture]]:
 
 def birds(mirrors: Path, out: Path) -> None:
     repository = Repository.of(mirrors, "DavidReveloLuna/Bird_Classification-")
-    found = species(repository.pictures("dataset/consolidated"))[: SPECIES + OTHERS]
-    label = {of[0].folder: i for i, of in enumerate(found)}
-    kept, images = repository.images([one for of in found for one in of], square(SIZE))
-    labels = np.array([label[picture.folder] for picture in kept])
-    groups = alike(images, ALIKE)
-    own = np.flatnonzero(labels < SPECIES)
-    part = whole(groups[own], SHARES, "birds")
-    print(f"{len(own)} birds in {len(np.unique(groups[own]))} groups")
-    pack(out / "birds.npz", [images[i] for i in own], labels[own].tolist(), part.tolist())
-    # What looks like one of the 32 species may be one under a wrong name.
-    others = np.flatnonzero((labels >= SPECIES) & ~np.isin(groups, groups[own]))
-    chosen = others[permutation(len(others), seed=0, name="other-birds").numpy()[:LIMIT]]
-    pack(out / "other-birds.npz", [images[i] for i in chosen])
+    found = species(repository.pictures("dataset/consolidated"))
+    of = [repository.images(pictures, square(SIZE))[1] for pictures in found[:SPECIES]]
+    images = [image for each in of for image in each]
+    labels = [label for label, each in enumerate(of) for _ in each]
+    # Species by species: any bird before a clear sky looks like any other.
+    groups = np.concatenate([alike(each, ALIKE) for each in of]) + len(images) * np.array(labels)
+    part = whole(groups, SHARES, "birds")
+    print(f"{len(images)} birds in {len(np.unique(groups))} groups")
+    pack(out / "birds.npz", images, labels, part.tolist())
+    others = [one for pictures in found[SPECIES : SPECIES + OTHERS] for one in pictures]
+    _, images = repository.images(take(others, LIMIT, "other-birds"), square(SIZE))
+    pack(out / "other-birds.npz", images)
 
 
 def main() -> None:
