@@ -160,6 +160,16 @@ def alike(images: Sequence[Image.Image], most: int) -> NDArray[np.int64]:
     return np.array([root(i) for i in range(len(images))])
 
 
+def divide(groups: NDArray[np.int64], shares: tuple[float, float], name: str) -> NDArray[np.int64]:
+    """A part for every picture: groups by chance, whole, up to the shares of parts 0 and 1."""
+    _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order = permutation(len(counts), seed=0, name=name).numpy()
+    before = np.empty(len(counts))
+    before[order] = np.cumsum(counts[order]) - counts[order]
+    ends = np.cumsum(shares) * len(groups)
+    return np.searchsorted(ends, before[group], side="right")
+
+
 def pack(
     file: Path,
     images: Sequence[Image.Image],
