@@ -1,4 +1,4 @@
-"""Networks for tasks beyond CIFAR's: a ViT, for digits, leaves, signs, scenes, birds, butterflies.
+"""Networks for tasks beyond CIFAR's: a ViT, and for digits, leaves, signs, scenes and so on.
 
     python benchmarks/auto/networks.py vit|digits|leaves|signs|… --data FOLDER --seed 0 …
 
@@ -19,7 +19,7 @@ from tulip_ood.models.resnet import ResNet18Small
 from tulip_ood.numerics.random import permutation
 
 # Of the tasks that are packs.
-CLASSES = {"leaves": 29, "signs": 35, "scenes": 24, "birds": 32, "butterflies": 48}
+CLASSES = {"leaves": 29, "signs": 35, "scenes": 24, "birds": 32, "butterflies": 48, "cards": 43}
 PARTS = (0.8, 0.88)  # of a pack's images: where validation and test begin
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
@@ -70,7 +70,7 @@ def augmented(x: Tensor, kind: str) -> Tensor:
     """Shifted by up to an eighth; mirrored, and turned where that keeps the label."""
     if kind == "digits":
         return x
-    if kind == "signs":
+    if kind in ("signs", "cards"):
         return seen_again(x)
     side, pad = x.shape[-1], x.shape[-1] // 8
     wide = F.pad(x, [pad] * 4)
@@ -90,7 +90,7 @@ def augmented(x: Tensor, kind: str) -> Tensor:
 
 
 def seen_again(x: Tensor) -> Tensor:
-    """From elsewhere in another light, never mirrored: a mirrored sign is another sign."""
+    """From elsewhere in another light, never mirrored: a mirrored sign is another one."""
     turn, zoom, right, down, light = (2 * torch.rand(5, len(x), device=x.device) - 1).unbind()
     turn, zoom = 0.2 * turn, 1 + 0.15 * zoom  # radians, and times
     cos, sin = zoom * turn.cos(), zoom * turn.sin()

@@ -68,6 +68,7 @@ SETS = {  # near and far
         ("other-butterflies", "insects"),
         ("anime", "lesions", "waste", "captchas"),
     ),
+    "cards": (("other-cards", "tiles"), ("retinas", "tissue", "steel", "weather")),
 }
 
 
