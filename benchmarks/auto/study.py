@@ -64,6 +64,11 @@ SETS = {  # near and far
     "signs": (("other-signs", "belgian-signs"), ("food", "blood", "cartoons", "aerial")),
     "scenes": (("other-scenes", "fields"), ("streets", "faces", "emoji", "clothes")),
     "birds": (("other-birds", "monkeys"), ("paintings", "spectra", "brains", "hands")),
+    "butterflies": (
+        ("other-butterflies", "insects"),
+        ("anime", "lesions", "waste", "captchas"),
+    ),
+    "cards": (("other-cards", "tiles"), ("retinas", "tissue", "steel", "weather")),
 }
 
 

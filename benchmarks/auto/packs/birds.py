@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from packing import Picture, Repository, alike, asked, pack, square, take, whole
+from packing import Picture, Repository, alike, asked, divide, pack, square, take
 
 SIZE, LIMIT = 64, 1000
 ALIKE = 70  # most pairs of one species that are so near show one bird twice
@@ -40,7 +40,7 @@ def birds(mirrors: Path, out: Path) -> None:
     labels = [label for label, each in enumerate(of) for _ in each]
     # Species by species: any bird before a clear sky looks like any other.
     groups = np.concatenate([alike(each, ALIKE) for each in of]) + len(images) * np.array(labels)
-    part = whole(groups, SHARES, "birds")
+    part = divide(groups, SHARES, "birds")
     print(f"{len(images)} birds in {len(np.unique(groups))} groups")
     pack(out / "birds.npz", images, labels, part.tolist())
     others = [one for pictures in found[SPECIES : SPECIES + OTHERS] for one in pictures]

@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from packing import Picture, Repository, alike, asked, pack, square, take, whole
+from packing import Picture, Repository, alike, asked, divide, pack, square, take
 
 SIZE, LIMIT, A_CLASS = 64, 1000, 400
 ALIKE, SHARES = 55, (0.8, 0.88)  # where validation and test begin
@@ -66,7 +66,7 @@ def main() -> None:
     kept, images = repository.images(chosen, square(SIZE))
     # Some leaves were photographed twice.
     groups = alike(images, ALIKE)
-    part = whole(groups, SHARES, "leaves")
+    part = divide(groups, SHARES, "leaves")
     print(f"{len(images)} leaves of {len(own)} classes in {len(set(groups.tolist()))} groups")
     pack(out / "leaves.npz", images, [label[one.folder] for one in kept], part.tolist())
     # As many of each class: oranges and soybeans would be more than half of all.

@@ -173,13 +173,13 @@ def alike(images: Sequence[Image.Image], most: int) -> NDArray[np.int64]:
     return np.array([root(i) for i in range(len(images))])
 
 
-def whole(groups: NDArray[np.int64], shares: tuple[float, float], name: str) -> NDArray[np.int64]:
-    """A part for every picture, whole groups to each; `shares`: where parts 1 and 2 begin."""
+def divide(groups: NDArray[np.int64], begin: tuple[float, float], name: str) -> NDArray[np.int64]:
+    """A part for every picture, whole groups to each; `begin`: where parts 1 and 2 begin."""
     names, at, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     order = permutation(len(names), seed=0, name=name).numpy()
     before = np.empty(len(names))
     before[order] = np.cumsum(sizes[order]) - sizes[order]
-    return np.digitize(before / len(groups), shares)[at]
+    return np.digitize(before / len(groups), begin)[at]
 
 
 def pack(
