@@ -19,6 +19,8 @@ TASKS = {
     "signs": "signs (left out first)",
     "scenes": "scenes (left out then)",
     "birds": "birds (left out)",
+    "butterflies": "butterflies (left out)",
+    "cards": "cards (left out)",
 }
 # The parts were never looked at on the tasks that were left out.
 BY_HAND = ("cifar10", "cifar100", "digits", "vit", "imagenet", "leaves")
@@ -113,7 +115,7 @@ def means() -> str:
         ]
         for name in order
     ]
-    head = ["nine tasks, beside entropy", "AUROC", "near / far", "AURC", "shifted refused"]
+    head = ["eleven tasks, beside entropy", "AUROC", "near / far", "AURC", "shifted refused"]
     return table(head, rows)
 
 
@@ -172,6 +174,47 @@ def kinds() -> str:
     return table(["", *(TASKS[task] for task in found)], rows)
 
 
+def again() -> str:
+    """`Auto` on packs and networks made anew, beside what was judged first."""
+    first, now = (read(f"auto/result-{name}.json")["tasks"] for name in ("judge", "again"))
+    rows = []
+    for task, own in now.items():
+        then = first[task]["rows"]["auto"]
+        rows.append(
+            [
+                SHORT[task],
+                f"{len(first[task]['networks'])}, {len(own['networks'])}",
+                *(
+                    f"{FORMS[form](then)} → {FORMS[form](own['rows']['auto'])}"
+                    for form in ("near", "far", "aurc", "shifted")
+                ),
+            ]
+        )
+    either = [over_tasks({t: found[t] for t in now}, "auto") for found in (first, now)]
+    mean = [" → ".join(FORMS[f](v) for v in either) for f in ("near", "far", "aurc", "shifted")]
+    rows.append(["**mean**", "", *mean])
+    return table(["", "networks", "near", "far", "AURC", "shifted refused"], rows)
+
+
+def orders() -> str:
+    """The rule over other orders, mean over tasks, from stored scores."""
+    found = read("auto/result-orders.json")
+    rows = []
+    for name in found["cifar10"]:
+        own = {t: {"rows": {name: np.mean(list(v[name].values()), 0)}} for t, v in found.items()}
+        mean = over_tasks(own, name)
+        networks = [each for task in found.values() for each in task[name].values()]
+        rows.append(
+            [
+                name,
+                *(FORMS[form](mean) for form in ("auroc", "aurc", "shifted")),
+                f"{sum(each[2] <= 2 for each in networks)} of {len(networks)}",
+            ]
+        )
+    head = ["near / far", "AURC", "shifted refused", "AURC at most 2 % worse"]
+    return table(["what orders the inputs", *head], rows)
+
+
 AUTO_TABLES: dict[str, Callable[[], str]] = {
     "combine": combine,
     "auto-means": means,
@@ -180,4 +223,6 @@ AUTO_TABLES: dict[str, Callable[[], str]] = {
     **{f"auto-parts-{form}": partial(parts, form) for form in FORMS},
     "auto-tasks": tasks,
     "auto-kinds": kinds,
+    "auto-again": again,
+    "auto-orders": orders,
 }

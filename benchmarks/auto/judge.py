@@ -1,11 +1,12 @@
 """Fitted detectors on every task, beside plain entropy.
 
-    python benchmarks/auto/judge.py cifar10=c10_0.npz,c10_1.npz digits=… --left-out signs=…
+    python benchmarks/auto/judge.py cifar10=c10_0.npz,c10_1.npz digits=… --left-out birds=…
 
-Reads what `study.py` has stored. Writes result-judge.json: for every task the differences to plain
-entropy (AUROC near and far in points, AURC in per cent, correctly classified mildly corrupted
-images refused at 5 % of the test images in points), mean over its networks and for each; `Auto` on
-every set with a paired 95 % interval; what fitting cost.
+Reads what `study.py` has stored; `--add` leaves the tasks that stand in the file already. Writes
+result-judge.json: for every task the differences to plain entropy (AUROC near and far in points,
+AURC in per cent, correctly classified mildly corrupted images refused at 5 % of the test images in
+points), mean over its networks and for each; `Auto` on every set with a paired 95 % interval; what
+fitting cost.
 """
 
 import argparse
@@ -70,16 +71,21 @@ def task_result(networks: Sequence[Studied], seed: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tasks", nargs="+", help="NAME=FILE,FILE,…")
-    parser.add_argument("--left-out", required=True, help="NAME=FILE,…: opened after the rule")
+    parser.add_argument("tasks", nargs="*", help="NAME=FILE,FILE,…")
+    parser.add_argument(
+        "--left-out", nargs="*", default=[], help="NAME=FILE,…: opened after the rule was settled"
+    )
+    parser.add_argument("--add", action="store_true", help="to the tasks that are in the file")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "result-judge.json")
     given = parser.parse_args()
-    found: dict[str, Any] = {}
-    for seed, each in enumerate([*given.tasks, given.left_out]):
+    before = json.loads(given.out.read_text()) if given.add else {"tasks": {}, "left out": []}
+    found: dict[str, Any] = before["tasks"]
+    for seed, each in enumerate([*given.tasks, *given.left_out], start=len(found)):
         name, files = each.split("=")
         found[name] = task_result([Studied.of(file) for file in files.split(",")], seed)
         print(name, found[name]["rows"]["auto"], flush=True)
-    result = {"tasks": found, "left out": given.left_out.split("=")[0]}
+    left_out = [*before["left out"], *(each.split("=")[0] for each in given.left_out)]
+    result = {"tasks": found, "left out": left_out}
     given.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

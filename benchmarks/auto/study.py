@@ -13,6 +13,7 @@ latter (`--columns rule` stores no more than it needs).
 
 import argparse
 import json
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ from networks import make as make_network
 from safetensors.torch import load_file
 from tasks import Task, digits, openood, packed
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, normalize
+from torch.nn.functional import interpolate, nll_loss, normalize
 
 from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.depth import Depth
@@ -197,48 +198,71 @@ def by_hand(
                             yield column, name, function(moved)
 
 
+def stretched(z: Tensor, own: Tensor, balance: float, strength: float) -> Tensor:
+    """TULiP's samples; Θ_XX and the balanced λ are learned from `own`."""
+    trace, trace_xx = (((v[1:-1] - v[0]) ** 2).sum(-1).mean(0) for v in (z, own))
+    drift, drift_xx = ((v[-1] - v[0]).norm(dim=-1) for v in (z, own))
+    balanced = 2 * trace_xx.mean() / drift_xx.mean()
+    bound = (trace + trace_xx.mean() - balance * balanced * drift).clamp_min(0)
+    stretch = (bound / trace.clamp_min(1e-30)).sqrt()[None, :, None]
+    return z[:1] + strength * stretch * (z[1:-1] - z[:1])
+
+
+def likeliest(own: Tensor, balance: float, labels: Tensor) -> float:
+    """J* of a balance, by the likelihood of the labels."""
+
+    def loss(strength: float) -> float:
+        samples = stretched(own, own, balance, strength).log_softmax(-1)
+        return float(nll_loss(samples.logsumexp(0) - math.log(len(samples)), labels))
+
+    return min([0.0, *np.logspace(-1.5, 1, 60).tolist()], key=loss)
+
+
 def rule_columns(
     detector: Tulip, sources: dict[str, Rows | Inputs], *, mirrors: bool
 ) -> Iterator[tuple[str, str, Tensor]]:
-    """What `Auto` is put together from, with the image alone and with its mirror image."""
+    """What `Auto` is put together from, with the image alone and with its mirror image.
+
+    Also other ways to order inputs: noise without a bound, without drift, with J = 1.
+    """
     made = features(detector, sources, EPSILONS[0])
     bank = made.of["learned"]
     shape = dict(shapings(bank)).get("scale:85", lambda f: f)
-
-    def stretched(z: Tensor, own: Tensor, balance: float, strength: float) -> Tensor:
-        trace, trace_xx = (((v[1:-1] - v[0]) ** 2).sum(-1).mean(0) for v in (z, own))
-        drift, drift_xx = ((v[-1] - v[0]).norm(dim=-1) for v in (z, own))
-        balanced = 2 * trace_xx.mean() / drift_xx.mean()
-        bound = (trace + trace_xx.mean() - balance * balanced * drift).clamp_min(0)
-        return z[:1] + strength * (bound / trace.clamp_min(1e-30)).sqrt()[None, :, None] * (
-            z[1:-1] - z[:1]
-        )
-
-    plain, shaped = made.logits("learned", lambda f: f), made.logits("learned", shape)
+    plain = made.logits("learned", lambda f: f).double()
+    shaped = made.logits("learned", shape).double()
+    device, learned = detector.network.device, sources["learned"]
+    assert isinstance(learned, Rows)
+    assert learned.labels is not None
+    own = {balance: likeliest(plain, balance, learned.labels.to(device)) for balance in (0.0, 1.0)}
+    trace_xx = ((plain[1:-1] - plain[0]) ** 2).sum(-1).mean()
+    ent, gen_ = SCORES["ent"], SCORES["gen"]
+    needs = Needs(detector._settings().with_(n_samples=0), measures=(Mirrored(),))
+    perturbation, size = detector._make_perturbation(needs.settings), detector.engine.batch_size
     for name, source in sources.items():
         if name == "learned":
             continue
         z = made.logits(name, lambda f: f).double()
-        order = SCORES["ent"](stretched(z, plain.double(), 1.0, detector.fitted.j_score))
+        order = ent(stretched(z, plain, 1.0, detector.fitted.j_score))
         near = nearest(made.of[name][0], bank[0])
         yield "order", name, order
+        yield "noise", name, ent(z[1:-1])
+        yield "no drift", name, ent(stretched(z, plain, 0.0, own[0.0]))
+        yield "balanced", name, ent(stretched(z, plain, 1.0, own[1.0]))
+        yield "balanced, J 1", name, ent(stretched(z, plain, 1.0, 1.0))
         yield "knn", name, near
         over = made.logits(name, shape).double()
-        yield "shaped", name, SCORES["gen"](stretched(over, shaped.double(), 0.5, 2.0))
-        trace_xx = ((plain[1:-1] - plain[0]) ** 2).sum(-1).mean()
+        yield "shaped", name, gen_(stretched(over, shaped, 0.5, 2.0))
         trace, drift = ((z[1:-1] - z[0]) ** 2).sum(-1).mean(0), (z[-1] - z[0]).norm(dim=-1)
         yield "ratio", name, ((trace + trace_xx) / drift.clamp_min(1e-9)).log()
-        yield PLAIN, name, SCORES["ent"](z[:1])
+        yield PLAIN, name, ent(z[:1])
         if mirrors:
-            needs = Needs(detector._settings().with_(n_samples=0), measures=(Mirrored(),))
-            size = detector.engine.batch_size
-            base = run_passes(
-                detector._make_perturbation(needs.settings), source, batch_size=size, needs=needs
-            )
+            base = run_passes(perturbation, source, batch_size=size, needs=needs)
             mirrored = Mirrored().passes_of(base)
-            device = detector.network.device
-            order = (order + SCORES["ent"](mirrored.base[None].double().to(device))) / 2
-            near = (near + nearest(mirrored.need_features().to(device), bank[0])) / 2
+            other = ent(mirrored.base[None].double().to(device))
+            other_near = nearest(mirrored.need_features().to(device), bank[0])
+            yield "mirror", name, other
+            yield "mirror, knn", name, other_near
+            order, near = (order + other) / 2, (near + other_near) / 2
         yield "order, both", name, order
         yield "knn, both", name, near
 
