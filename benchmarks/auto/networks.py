@@ -61,9 +61,9 @@ def material(kind: str, folder: Path) -> tuple[Tensor, Tensor]:
         images, y = unpack(folder / f"{kind}.npz")
         own, _, _ = divided(folder / f"{kind}.npz", PARTS)
         return torch.from_numpy(images[own]).permute(0, 3, 1, 2).float() / 255, y[own]
-    with np.load(folder / "root" / "train-cifar10.npz") as found:
-        x = torch.from_numpy(found["x"]).permute(0, 3, 1, 2).float() / 255
-        return x, torch.from_numpy(found["y"].astype(np.int64))
+    with np.load(folder / "train-cifar10.npz") as found:  # by benchmarks/data/pack.py --train
+        x = torch.from_numpy(found["train"]).permute(0, 3, 1, 2).float() / 255
+        return x, torch.from_numpy(found["train_labels"].astype(np.int64))
 
 
 def augmented(x: Tensor, kind: str) -> Tensor:
