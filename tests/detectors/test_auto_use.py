@@ -254,3 +254,65 @@ def test_settings_of_a_sum_belong_to_its_parts() -> None:
         InputError, match="settings are given for vim, which is not among the parts"
     ):
         tulip_ood.detectors.make("msp&knn", network(), settings={"vim": {"k": 3}})
+
+
+# ----------------------------------------------------------------------- without noise
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Auto:
+    return fitted(seeing(), seen(), n_samples=0)
+
+
+def test_without_noise_two_passes_are_enough(quiet: Auto) -> None:
+    """The image and its mirror image; nothing else runs, and what is told says so."""
+    assert "ratio" not in quiet._part_names
+    assert quiet._needs_to_score().passes == 1 + quiet._mirrors  # not looked at here
+    seen_rows: list[int] = []
+    model = quiet.network.module
+    hook = model.register_forward_hook(lambda _m, inputs, _o: seen_rows.append(len(inputs[0])))
+    try:
+        quiet.score(smooth(20))
+    finally:
+        hook.remove()
+    assert sum(seen_rows) == 20 * (1 + quiet._mirrors)
+    assert "the network's own entropy" in str(quiet.report())
+
+
+def test_without_noise_the_network_answers_for_itself(quiet: Auto) -> None:
+    x = smooth(30)
+    with torch.no_grad():
+        own = seeing()(x).softmax(-1)
+    torch.testing.assert_close(quiet.predict(x).probs.float(), own)
+
+
+def test_without_noise_is_what_no_width_gives(quiet: Auto) -> None:
+    """J = 0 for both envelopes, however many passes there are to learn from."""
+    parts = ("tulip", "tulip+scale", "knn", "depth")
+    still = {"tulip": {"j": 0.0}, "tulip+scale": {"j": 0.0}}
+    other = fitted(seeing(), seen(), parts=parts, settings=still, n_samples=4)
+    x = torch.cat([smooth(20), 3 * smooth(20)])
+    torch.testing.assert_close(other.score(x), quiet.score(x))
+
+
+def test_without_noise_is_kept_in_a_file(quiet: Auto, tmp_path: Path) -> None:
+    quiet.save(tmp_path / "quiet.tulip")
+    again = tulip_ood.load(tmp_path / "quiet.tulip", seeing())
+    assert isinstance(again, Auto)
+    assert again.n_samples == 0
+    assert again._needs_to_score().passes == quiet._needs_to_score().passes
+    x = smooth(10)
+    assert torch.equal(again.score(x), quiet.score(x))
+    assert again.fit([seen()])._needs_to_score().passes == quiet._needs_to_score().passes
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"settings": {"tulip": {"j": 2.0}}}, "so that J is 0: tulip takes no j=2"),
+        ({"task": "regression"}, "n_samples must be above 0"),
+    ],
+)
+def test_what_needs_noise(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Auto(network(), n_samples=0, **settings)

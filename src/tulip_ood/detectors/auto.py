@@ -82,7 +82,8 @@ class Auto(PartedSum):
     Args:
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
         strength: How much the other opinions count beside TULiP's own score; 0 is TULiP.
-        n_samples: M, the number of noisy passes, or "auto", as in `Tulip`.
+        n_samples: M, the number of noisy passes, or "auto", as in `Tulip`; 0 for none: two passes
+            in all, of the image and of its mirror image, and the network's own probabilities.
         scope: Which parameters are perturbed, as in `Tulip`.
         mirror: Look at the mirror image, too (one more pass), where inputs are images and the
             network is as good on mirrored validation images.
@@ -122,10 +123,13 @@ class Auto(PartedSum):
         strength = number("strength", strength)
         if not 0 <= strength < float("inf"):
             raise InputError(f"strength must be finite and not negative, got {strength:g}")
-        chosen, given = chosen_parts(parts), part_settings(settings, n_samples, scope)
+        chosen = chosen_parts(parts, n_samples)
+        given = part_settings(settings, n_samples, scope)
         task = model.task.name if isinstance(model, Network) else common.get("task")
         if task not in (None, Classification.name):
             chosen = (ORDER,)
+        if task == Regression.name and n_samples == 0:
+            raise InputError("what a regression is sure of, noise tells: n_samples must be above 0")
         own = {name: given[name] for name in chosen if name in given}
         super().__init__(model, parts=chosen, settings=own, **common)
         self.name = type(self).name  # type: ignore[misc]
@@ -350,9 +354,10 @@ class Auto(PartedSum):
     def _report_lines(self) -> list[str]:
         order = self._order
         heard = [f"{self._weights[name]:.2g} × {name}" for name in self._heard if name != ORDER]
+        base = "the network's own entropy" if self.n_samples == 0 else "TULiP's score"
         beside = f", and {self.strength:g} × what {', '.join(heard)} say beside it"
         return [
-            f"{self.recipe}: TULiP's score" + (beside if heard else "; nothing else is heard"),
+            f"{self.recipe}: {base}" + (beside if heard else "; nothing else is heard"),
             f"ε = {order._setting.epsilon:g}, J = {order._state.j_score:.3g}"
             + (", mirror images looked at as well" if self._mirrors else "")
             + f"; passes to score an input: {self._needs_to_score().passes}",
@@ -371,7 +376,10 @@ class Auto(PartedSum):
     def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The parts' names and their arguments, and the strength."""
         config, tensors = super().configuration()
-        own = {"strength": self.strength, "n_samples": self._order._samples, "mirror": self.mirror}
+        if self.n_samples == 0:  # TULiP has a few, to be fitted with
+            config["as_given"]["n_samples"] = 0
+        samples = 0 if self.n_samples == 0 else self._order._samples
+        own = {"strength": self.strength, "n_samples": samples, "mirror": self.mirror}
         return {**config, **own}, tensors
 
     def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -44,14 +44,17 @@ _OF_PASSES = (
     "n_samples",
     "scope",
 )
+_TO_FIT_ONLY = 2  # noisy passes that learn what no score asks for
 
 
-def chosen_parts(parts: Sequence[str]) -> tuple[str, ...]:
-    """The parts that were asked for, in their usual order.
+def chosen_parts(parts: Sequence[str], n_samples: int | str = 10) -> tuple[str, ...]:
+    """The parts that were asked for, in their usual order; without noise there is no ratio.
 
     Example:
         >>> chosen_parts(["knn", "tulip"])
         ('tulip', 'knn')
+        >>> chosen_parts(["tulip", "ratio"], 0)
+        ('tulip',)
         >>> chosen_parts("knn")
         Traceback (most recent call last):
         ...
@@ -67,7 +70,7 @@ got 'knn'
             f"the parts of auto are {ORDER} (always), {', '.join(PARTS[1:-1])} and {DEPTH}, "
             f"got {', '.join(map(str, parts)) or 'none'}"
         )
-    return tuple(part for part in PARTS if part in parts)
+    return tuple(part for part in PARTS if part in parts and (n_samples != 0 or part != RATIO))
 
 
 def part_settings(
@@ -78,6 +81,8 @@ def part_settings(
     Example:
         >>> part_settings({"tulip": {"epsilon": 0.01}}, 4, "all")["ratio"]
         {'n_samples': 4, 'scope': 'all', 'epsilon': 0.01}
+        >>> part_settings(None, 0, "all")["tulip"]["j"]  # the network's own answer
+        0.0
     """
     given = {name: dict(own) for name, own in (settings or {}).items()}
     unknown = [str(name) for name in given if name not in PARTS]
@@ -86,7 +91,7 @@ def part_settings(
             f"settings are given for {', '.join(unknown)}, which is no part of auto: its parts are "
             f"{', '.join(PARTS)}"
         )
-    shared = {"n_samples": n_samples, "scope": scope}
+    shared = {"n_samples": _TO_FIT_ONLY if n_samples == 0 else n_samples, "scope": scope}
     shared |= {key: value for key, value in given.get(ORDER, {}).items() if key in _OF_PASSES}
     for name in (SHAPED, RATIO):
         if own := [key for key in given.get(name, {}) if key in _OF_PASSES]:
@@ -96,6 +101,14 @@ def part_settings(
             )
     for name in (ORDER, SHAPED, RATIO):
         given[name] = {**shared, **given.get(name, {})}
+    if n_samples == 0:
+        for name in (ORDER, SHAPED):
+            if given[name].get("j"):
+                raise InputError(
+                    f"n_samples=0 makes no noisy passes, so that J is 0: {name} takes no "
+                    f"j={given[name]['j']:g}. Leave j out, or give n_samples"
+                )
+            given[name]["j"] = 0.0
     return given
 
 
