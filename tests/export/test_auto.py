@@ -128,6 +128,16 @@ def test_vectors_of_two_classes(vectors: Any, tmp_path: Path) -> None:
     assert artefact.header["settings"]["bars"]["ratio"] is None
 
 
+def test_without_noise_a_file_runs_the_network_twice(images: Any, tmp_path: Path) -> None:
+    detector = Auto(images.model, n_samples=0).fit(images.loader())
+    assert detector._mirrors
+    written = tulip_ood.export(detector, tmp_path / "gate.onnx")
+    assert written.plan.passes == detector._needs_to_score().passes == 2
+    close(tulip_ood.export.load(tmp_path / "gate.onnx")(images.ood), detector, images.ood)
+    nodes = onnx.load(tmp_path / "gate.onnx").graph.node
+    assert sum(node.op_type == "Conv" for node in nodes) == 2 * 2
+
+
 def test_pt2_looks_at_inner_stages_once(fitted: Auto, images: Any, tmp_path: Path) -> None:
     tulip_ood.export(fitted, tmp_path / "gate.pt2")
     artefact = tulip_ood.export.load(tmp_path / "gate.pt2", trust=True)

@@ -217,10 +217,9 @@ class Auto(PartedSum):
 
     def _check_depth(self, rows: Rows, count: PassCount) -> None:
         """Inner stages are looked at where inputs are images and there are such stages."""
-        if DEPTH not in self._part_names:
+        depth = self._depth
+        if depth is None:
             return
-        depth = self.parts[self._part_names.index(DEPTH)]
-        assert isinstance(depth, Depth)
         fits = self.strength and MIRRORED.fits(rows.inputs[0])
         if fits:
             with suppress(ModelError):  # there are none
@@ -274,6 +273,8 @@ class Auto(PartedSum):
         order, at = self._order, self._part_names.index(ORDER)
         order._findings, order._facts = [], dict(self._facts)
         order._judge(passes)
+        if self.n_samples == 0:
+            order._state = replace(order._state, j_probs=0.0)  # nor do probabilities need noise
         states = tuple(order._state if i == at else s for i, s in enumerate(self._state.parts))
         self._state = replace(self._state, parts=states)
         alone = self._heard == (ORDER,)  # otherwise J = 0 is not the whole score
@@ -352,20 +353,21 @@ class Auto(PartedSum):
         )
 
     def _report_lines(self) -> list[str]:
-        order = self._order
         heard = [f"{self._weights[name]:.2g} × {name}" for name in self._heard if name != ORDER]
-        base = "the network's own entropy" if self.n_samples == 0 else "TULiP's score"
         beside = f", and {self.strength:g} × what {', '.join(heard)} say beside it"
+        base, noise = "the network's own entropy", "no noise"
+        if self.n_samples != 0:
+            base, epsilon = "TULiP's score", self._order._setting.epsilon
+            noise = f"ε = {epsilon:g}, J = {self._order._state.j_score:.3g}"
+        mirrors = ", mirror images looked at as well" if self._mirrors else ""
         return [
             f"{self.recipe}: {base}" + (beside if heard else "; nothing else is heard"),
-            f"ε = {order._setting.epsilon:g}, J = {order._state.j_score:.3g}"
-            + (", mirror images looked at as well" if self._mirrors else "")
-            + f"; passes to score an input: {self._needs_to_score().passes}",
+            f"{noise}{mirrors}; passes to score an input: {self._needs_to_score().passes}",
             *self._stage_line(),
         ]
 
     def _stage_line(self) -> list[str]:
-        depth = next((part for part in self.parts if isinstance(part, Depth)), None)
+        depth = self._depth
         if depth is None or DEPTH not in self._heard:
             return []
         names = ", ".join(stage.name for stage in depth.stages)
@@ -376,9 +378,9 @@ class Auto(PartedSum):
     def configuration(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The parts' names and their arguments, and the strength."""
         config, tensors = super().configuration()
+        samples = self._order._samples
         if self.n_samples == 0:  # TULiP has a few, to be fitted with
-            config["as_given"]["n_samples"] = 0
-        samples = 0 if self.n_samples == 0 else self._order._samples
+            samples = config["as_given"]["n_samples"] = 0
         own = {"strength": self.strength, "n_samples": samples, "mirror": self.mirror}
         return {**config, **own}, tensors
 

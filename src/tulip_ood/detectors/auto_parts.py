@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor, nn
 
 from tulip_ood.detectors.compose import Sum
+from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError
@@ -147,6 +148,10 @@ class PartedSum(Sum):
         part = self.parts[self._part_names.index(ORDER)]
         assert isinstance(part, Tulip)
         return part
+
+    @property
+    def _depth(self) -> Depth | None:
+        return next((part for part in self.parts if isinstance(part, Depth)), None)
 
     @property
     def _whole(self) -> Self:
