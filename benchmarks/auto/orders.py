@@ -3,14 +3,16 @@
     python benchmarks/auto/orders.py cifar10=c10_0.npz digits=digits_0.npz,… --classes leaves=29 …
 
 From what `study.py --columns rule` has stored. The order T is replaced by plain entropy, by noise
-without a bound, by TULiP without drift or with J = 1; or the whole rule by a sum whose weights a
-logistic regression has learned. Everything is scaled on held-out images before the mirror image is
-averaged in. Writes result-orders.json: for every task the differences to entropy as in judge.py.
+without a bound, by TULiP without drift or with J = 1; nothing looks at noise; or the whole rule is
+a sum whose weights a logistic regression has learned. Everything is scaled on held-out images
+before the mirror image is averaged in. Writes result-orders.json: for every task the differences to
+entropy as in judge.py.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,14 @@ def put_together(one: Studied, column: str) -> Scores:
     return {source: total(source) for source in ("test", "shifted", *one.sets)}
 
 
+def without_noise(one: Studied) -> Studied:
+    """GEN of the image itself speaks for shaped features, and nobody for the ratio."""
+    columns = [{SHAPED: "-", "gen": SHAPED}.get(name, name) for name in one.header["columns"]]
+    table = one.table.copy()
+    table[columns.index(RATIO)] = 0.0
+    return replace(one, header={**one.header, "columns": columns}, table=table)
+
+
 def learned(one: Studied) -> Scores:
     """Weights (not negative) by logistic regression: what should be accepted against the rest.
 
@@ -110,6 +120,9 @@ def ways(networks: Sequence[Studied]) -> dict[str, list[tuple[Studied, Scores]]]
         name: [(one, put_together(one, column)) for one in networks]
         for name, column in ORDERS.items()
     }
+    found["no noise at all: two passes"] = [
+        (one, put_together(without_noise(one), ENTROPY)) for one in networks
+    ]
     return {**found, "a sum with learned weights": [(one, learned(one)) for one in networks]}
 
 

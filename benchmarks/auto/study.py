@@ -249,6 +249,7 @@ def rule_columns(
         yield "no drift", name, ent(stretched(z, plain, 0.0, own[0.0]))
         yield "balanced", name, ent(stretched(z, plain, 1.0, own[1.0]))
         yield "balanced, J 1", name, ent(stretched(z, plain, 1.0, 1.0))
+        yield "gen", name, gen_(z[:1])
         yield "knn", name, near
         over = made.logits(name, shape).double()
         yield "shaped", name, gen_(stretched(over, shaped, 0.5, 2.0))
