@@ -16,8 +16,8 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
-	@echo "==> installing tulip-ood with the extra 'demo', versions from constraints.txt"
-	$(PIP) install --constraint constraints.txt --editable '.[demo]'
+	@echo "==> installing tulip-ood with the extras 'demo' and 'serve', versions from constraints.txt"
+	$(PIP) install --constraint constraints.txt --editable '.[demo,serve]'
 	@touch $(VENV)/.demo
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
