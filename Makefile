@@ -191,4 +191,4 @@ tables: $(VENV)/bin/python ## Write the tables of README.md and docs/ from the r
 	$(VENV)/bin/python benchmarks/tables.py
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) tulip-demo build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) tulip-demo tulip-examples build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
