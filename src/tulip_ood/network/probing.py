@@ -9,6 +9,7 @@ from torch import Tensor
 from tulip_ood.errors import ModelError
 from tulip_ood.network import guards
 from tulip_ood.network import inputs as structures
+from tulip_ood.network.deciding import candidates_of, deciding_layer
 from tulip_ood.network.features import Calls, find_head, record_calls
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.operations import NOT_COUNTED, Compute, count_compute
@@ -33,6 +34,8 @@ class Probe:
         head: The name of the last linear layer, or None.
         head_is_logits: Whether that layer's output are the logits, with nothing done to them.
         compute: What one pass computes.
+        head_decides: Whether the logits follow from that layer's output (or the user has named it).
+        other_heads: Where they do not, further linear layers with as many outputs.
 
     Example:
         >>> Probe(10, 10, Calls({}), "fc", True).n_outputs
@@ -45,6 +48,8 @@ class Probe:
     head: str | None
     head_is_logits: bool
     compute: Compute = NOT_COUNTED
+    head_decides: bool = True
+    other_heads: tuple[str, ...] = ()
 
 
 class FirstLook:
@@ -101,10 +106,15 @@ class FirstLook:
             else:
                 calls, first = record_calls(network.module, lambda: network.run(inputs).logits)
         self._guard(network, inputs, first)
-        head, is_logits = find_head(network.module, calls, first, network.head_name)
+        head, is_logits = find_head(calls, first, network.head_name)
+        decides, candidates = True, candidates_of(network.module, calls, first)
+        if head is None and candidates:  # logits that are made of a layer's output
+            head, decides = deciding_layer(network, inputs, calls, first, candidates)
         compute = count_compute(lambda: network.run(inputs), network.parameters, len(first))
         spans = Calls(calls.spans)
-        return Probe(first.shape[-1], first[0].numel(), spans, head, is_logits, compute)
+        sizes = first.shape[-1], first[0].numel()
+        others = () if decides else tuple(name for name in candidates if name != head)
+        return Probe(*sizes, spans, head, is_logits, compute, decides, others)
 
     def _guard(self, network: "Network", inputs: Inputs, first: Tensor) -> None:
         """See `guards`: a few more passes over inputs whose outputs are `first`."""
