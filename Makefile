@@ -16,8 +16,8 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
-	@echo "==> installing tulip-ood with the extra 'demo', versions from constraints.txt"
-	$(PIP) install --constraint constraints.txt --editable '.[demo]'
+	@echo "==> installing tulip-ood with the extras 'demo' and 'serve', versions from constraints.txt"
+	$(PIP) install --constraint constraints.txt --editable '.[demo,serve]'
 	@touch $(VENV)/.demo
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
@@ -205,4 +205,4 @@ tables: $(VENV)/bin/python ## Write the tables of README.md and docs/ from the r
 	$(VENV)/bin/python benchmarks/tables.py
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) tulip-demo build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) tulip-demo tulip-examples build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

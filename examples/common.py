@@ -47,19 +47,25 @@ def main(
     run: Callable[[int, bool], tuple[Numbers, Any]],
     draw: Callable[[Any, Path], None],
 ) -> None:
-    """`python examples/NAME.py`: run, print the numbers, save the picture."""
+    """`python examples/NAME.py`: run, print the numbers, save the picture and say where it is."""
     parser = argparse.ArgumentParser(prog=f"python examples/{name}.py")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder of the picture")
+    place = Path("tulip-examples")  # not among the user's files
+    parser.add_argument(
+        "--out", type=Path, default=place, help="folder of the picture (default: %(default)s)"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny and poor: to see that it runs")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     given = parser.parse_args()
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)  # before minutes are spent
+    except OSError as error:
+        parser.error(f"--out {given.out}: no folder can be made there ({error.strerror})")
     torch.set_num_threads(1)  # networks this small gain nothing from more
     numbers, picture = run(given.seed, given.quick)
-    given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"{name}.png"
     appear(path, lambda partial: draw(picture, partial))
     if given.json:
         print(json.dumps({"cpu_s": round(time.process_time(), 1), **numbers}))
     else:
-        print(f"{as_text(numbers)}\n\n{path}")
+        print(f"{as_text(numbers)}\n\npicture: {path.resolve()}")

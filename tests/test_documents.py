@@ -67,7 +67,7 @@ def test_the_python_in_the_documents_runs(
     """With the reader's `model`, loaders and `x` filled in by a small network."""
     monkeypatch.chdir(tmp_path)
     # For a start, not all methods: those that take long are tested elsewhere.
-    monkeypatch.setattr("tulip_ood.benchmark.comparing.METHODS", ["msp", "ent", "knn", "ensemble"])
+    monkeypatch.setattr("tulip_ood.benchmark.entries.METHODS", ["msp", "ent", "knn", "ensemble"])
     others = copy.deepcopy(vectors.model), copy.deepcopy(vectors.model)
     for other in others:
         torch.nn.init.normal_(other[0].weight)

@@ -2,6 +2,9 @@
 
 import ast
 from pathlib import Path
+from typing import TypeGuard
+
+from torch import nn
 
 import tulip_ood
 
@@ -69,3 +72,28 @@ def test_every_room_is_in_the_documents() -> None:
     text = (ROOT.parents[1] / "docs" / "architecture.md").read_text()
     rooms = {p.name for p in ROOT.iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert {room for room in rooms if f"`{room}/`" not in text} == set()
+
+
+def test_nobody_reaches_into_a_network() -> None:
+    """What others need of it has a public name."""
+    own = ROOT / "network" / "network.py"
+    fields = [node for node in ast.walk(ast.parse(own.read_text())) if _is_private_of_self(node)]
+    private = {node.attr for node in fields} - set(dir(nn.Module()))
+    assert {"_skeleton", "_may_widen"} <= private
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in private
+        if not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    ]
+    assert not wrong
+
+
+def _is_private_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )

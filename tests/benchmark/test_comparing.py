@@ -53,6 +53,53 @@ def test_scores_are_those_of_detectors_fitted_one_by_one(found: Compared, vector
 
 
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_settings_in_brackets_are_those_of_the_constructor_and_of_fit(vectors: Any) -> None:
+    x, y = vectors.val
+    found = tulip_ood.compare(
+        vectors.model,
+        **data(vectors),
+        train=batches(x + 0.1, y),
+        tune="pseudo",
+        methods="knn[k=5],gen[tune=none],tulip[recipe=balanced,tune=none,n_samples=4]",
+    )
+    fitted = {
+        "knn[k=5]": tulip_ood.detectors.KNN(vectors.model, k=5).fit(vectors.loader()),
+        "gen[tune=none]": tulip_ood.detectors.GEN(vectors.model).fit(vectors.loader()),
+        "tulip[n_samples=4,recipe=balanced,tune=none]": tulip_ood.Tulip(
+            vectors.model, n_samples=4
+        ).fit(vectors.loader(), recipe="balanced"),
+    }
+    assert set(found.val.methods) == {"ent", *fitted}
+    assert found.train is not None
+    assert set(found.train.methods) == {"ent", "knn[k=5]"}
+    for name, alone in fitted.items():
+        allowed = 1e-5 * alone.calibration.spread
+        mine = found.val.methods[name].id_scores
+        assert (mine - alone.score(vectors.test[0])).abs().max() <= allowed, name
+
+
+def test_arguments_are_given_by_the_name_with_brackets(vectors: Any) -> None:
+    asked = {"methods": ["msp", "knn[k=5]"], "settings": {"knn[ k=5 ]": {"batch_size": 7}}}
+    found = tulip_ood.compare(vectors.model, **data(vectors), **asked)
+    assert found.detectors["knn[k=5]"].parameters == {"k": 5}
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (["knn[kk=5]"], r"settings of knn\[kk=5\]"),
+        (["knn[k=0]"], r"settings of knn\[k=0\]"),
+        (["gen[tune=ood]"], "no OOD inputs to tune on"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_at_once(
+    vectors: Any, methods: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        tulip_ood.compare(vectors.model, **data(vectors), methods=methods)
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 def test_the_train_track_is_that_of_fit(found: Compared, vectors: Any) -> None:
     x, y = vectors.val
     assert found.train is not None

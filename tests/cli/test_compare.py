@@ -28,11 +28,30 @@ def test_a_table_a_verdict_and_json(tulip: Tulip, tmp_path: Path) -> None:
     assert found["tracks"]["val"]["groups"] == {"odd": "far"}
 
 
+def test_methods_carry_their_settings_in_brackets(tulip: Tulip, tmp_path: Path) -> None:
+    """Written as for `calibrate` and `bench`; the scores are those of a detector fitted so."""
+    out = tmp_path / "found.json"
+    methods = "knn,knn[k=9000],tulip[recipe=balanced, n_samples=4]"
+    result = tulip(
+        *ARGUMENTS, "--far", "odd=ood", "--methods", methods, *PREPARED, "--json", str(out)
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads(out.read_text())["tracks"]["val"]["methods"]
+    assert set(rows) == {"ent", "knn", "knn[k=9000]", "tulip[n_samples=4,recipe=balanced]"}
+    assert rows["knn"]["sets"] != rows["knn[k=9000]"]["sets"]
+    assert "tulip[n_samples=4,recipe=balanced]" in result.stdout
+
+
 def test_wrong_use_is_said_in_one_line(tulip: Tulip) -> None:
     for more, words in (
         ([], "--ood"),
         (["--ood", "ood", "--near", "ood"], "two OOD sets"),
         (["--ood", "ood", "--methods", "nonsense"], "unknown method"),
+        (["--ood", "ood", "--methods", "msp,knn[k=5"], "'knn[k=5' is no method: expected NAME"),
+        (["--ood", "ood", "--methods", "msp[colour=red]"], "settings of msp[colour=red]"),
+        (["--ood", "ood", "--methods", "auto[strength=-2]"], "must be finite and not negative"),
+        (["--ood", "ood", "--methods", "knn[tune=ood]"], "the OOD inputs to tune on with --tune"),
+        (["--ood", "ood", "--methods", "msp[recipe=paper]"], "only TULiP is fitted by a recipe"),
         (["--ood", "nowhere"], "nowhere"),
         (["--ood", "a="], "as NAME=SRC or SRC, got 'a='"),
         (["--ood", "=ood"], "as NAME=SRC or SRC, got '=ood'"),

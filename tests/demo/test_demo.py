@@ -2,22 +2,26 @@
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 import typer
 from typer.testing import CliRunner, Result
 
 from tulip_ood.benchmark.verdict import judge
+from tulip_ood.cli.app import app as whole
 from tulip_ood.cli.demo import demo
 from tulip_ood.cli.failing import UsageError
 from tulip_ood.demo import METHODS, DemoResult, run_demo
 from tulip_ood.demo.data import load_data
 from tulip_ood.errors import DataError
 from tulip_ood.numerics import metrics
+from tulip_ood.serving.service import Service
 
 app = typer.Typer()
 app.command()(demo)
@@ -44,7 +48,10 @@ def result() -> DemoResult:
 def test_command(shown: tuple[Result, Path]) -> None:
     ran, folder = shown
     assert ran.exit_code == 0, ran.output
-    assert sorted(path.name for path in folder.iterdir()) == ["more", "report.html", "results.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("detector.safetensors", "images", "more", "network.safetensors"),
+        *("report.html", "results.json"),
+    ]
     results = (folder / "results.json").read_bytes()
     assert (folder / "more" / "numbers.json").read_bytes() == results
     assert str(folder / "report.html") in ran.output
@@ -55,6 +62,40 @@ def test_command(shown: tuple[Result, Path]) -> None:
         for each in numbers["sets"].values():
             expected += [f"{100 * each['auroc']:.1f}", f"{100 * each['id_flagged_at_95_ood']:.1f}"]
         assert row.split()[1:] == [*expected, f"{1000 * numbers['aurc']:.2f}"]
+
+
+def test_the_commands_that_it_names_work(
+    shown: tuple[Result, Path], result: DemoResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`score` gives the demo's own scores to its pictures, `serve` can be asked about them."""
+    ran, folder = shown
+    named = [shlex.split(line) for line in ran.output.splitlines() if " --model " in line]
+    score, serve = (
+        next(words[words.index(what) :] for words in named if what in words)
+        for what in ("score", "serve")
+    )
+    scored = CliRunner().invoke(whole, score)
+    assert scored.exit_code == 0, scored.output
+    rows = pq.read_table(folder / "scores.parquet").to_pylist()
+    assert [row["label"] for row in rows] == [i // 5 for i in range(40)] + [None] * 60
+    x, y = result.data.test
+    mine = torch.cat([x[y == label][:5] for label in range(8)])
+    mine = torch.cat([mine, *(result.data.ood[k][:20] for k in sorted(result.data.ood))])
+    pictures = (mine * 255).round() / 255
+    scores = torch.tensor([row["score"] for row in rows], dtype=torch.float64)
+    allowed = 1e-5 * result.tulip.calibration.spread
+    assert (scores - result.tulip.score(pictures)).abs().max() <= allowed
+
+    asked = []
+
+    def answer(app: Service, **more: object) -> None:
+        asked.append(app.scoring)
+        app.close()
+
+    monkeypatch.setattr("tulip_ood.serving.running.serve", answer)
+    served = CliRunner().invoke(whole, serve)
+    assert served.exit_code == 0, served.output
+    assert len(asked) == 1
 
 
 def test_places_are_checked_before_the_work(

@@ -35,6 +35,30 @@ def test_an_example_gives_numbers_and_a_picture(name: str, example: Any, tmp_pat
         assert unit["TULiP, bound"] > 0.9 > 0.5 > unit["entropy"]
 
 
+def test_pictures_go_into_a_folder_of_their_own(
+    example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = example("tabular", "--quick")
+    assert [path.name for path in tmp_path.iterdir()] == ["tulip-examples"]
+    picture = tmp_path / "tulip-examples" / "tabular.png"
+    assert picture.is_file()
+    assert out.splitlines()[-1] == f"picture: {picture.resolve()}"
+
+
+def test_a_place_that_is_no_folder_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    import common  # type: ignore[import-not-found]
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("sys.argv", ["tabular", "--out", str(tmp_path / "file")])
+    with pytest.raises(SystemExit):
+        common.main("tabular", lambda *given: 1 / 0, lambda *given: None)
+    assert "file: no folder can be made there (File exists)" in capsys.readouterr().err
+
+
 def test_a_guarded_folder(example: Any) -> None:
     out = example("guard_a_classifier", "--quick")
     assert "1 × invoice          to a person" in out

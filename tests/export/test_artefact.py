@@ -205,13 +205,16 @@ def test_a_file_that_is_no_artefact(tmp_path: Path) -> None:
     onnx.save(other, tmp_path / "r.onnx")
     whole = {"inputs": [], "golden": {"inputs": {}, "scores": []}, "calibration": {"spread": 1}}
     whole |= {"preprocess": None, "prepares_pixels": False}
+    whole["format"] = "tulip-artefact-1"
     for header, why in (
         (None, "holds no detector"),
-        ({"format": "tulip-artefact-1"}, "damaged header"),
-        ({"format": "tulip-artefact-1", **whole}, "other inputs or outputs"),
+        ("[" * 100_000, "holds no detector"),  # more than Python follows
+        (json.dumps({"format": "tulip-artefact-1"}), "damaged header"),
+        (json.dumps(whole | {"calibration": {"spread": 10**400}}), "damaged header"),
+        (json.dumps(whole), "other inputs or outputs"),
     ):
         if header is not None:
-            onnx.helper.set_model_props(other, {"tulip": json.dumps(header)})
+            onnx.helper.set_model_props(other, {"tulip": header})
             onnx.save(other, tmp_path / "r.onnx")
         with pytest.raises(FileFormatError, match=why):
             tulip_ood.export.load(tmp_path / "r.onnx")

@@ -215,15 +215,36 @@ class Tokens(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         last = (ids != 0).sum(dim=1) - 1
-        every: Tensor = self.score(torch.relu(self.table(ids)))
+        every: Tensor = self.score(torch.relu(self.table(ids).cumsum(dim=1)))
         return every[torch.arange(ids.shape[0]), last]
 
 
-def test_features_of_some_position(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+@pytest.mark.parametrize("method", ["knn", "react", "tulip+react"])
+def test_features_of_the_position_that_answers(method: str) -> None:
+    """As in decoders, wherever that is: inputs are padded with zeros."""
     torch.manual_seed(0)
     ids = torch.randint(1, 20, (120, 5))
-    detector = tulip_ood.detectors.make("knn", Tokens()).fit([(ids, torch.randint(3, (120,)))])
-    with pytest.raises(ModelError, match="not one vector an input"):
+    ids[::3, 3:] = 0
+    ids[1::3, 1:] = 0
+    detector = tulip_ood.detectors.make(method, Tokens()).fit([(ids, torch.randint(3, (120,)))])
+    alike(detector, ids)
+
+
+class Mean(Tokens):
+    """All tokens answer together."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        every: Tensor = self.score(torch.relu(self.table(ids)))
+        return every.mean(dim=1)
+
+
+def test_features_of_all_positions(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(1, 20, (120, 5))
+    detector = tulip_ood.detectors.make("knn", Mean()).fit([(ids, torch.randint(3, (120,)))])
+    words = r"\('score'\) is fed.* no vector an input but \['N', 5, 8\].* Pool features"
+    with pytest.raises(ModelError, match=words):
         tulip_ood.export(detector, tmp_path / "x.pt2")
     assert list(tmp_path.iterdir()) == []
 

@@ -241,9 +241,7 @@ def trained(make: Callable[[], nn.Module]) -> nn.Module:
 
 def narrow(network: Network, inputs: Inputs) -> Network:
     """The same in float32, as large networks are run."""
-    network._may_widen = False
-    network.dtype = network._pass_dtype()
-    network.refresh()
+    network.stay_narrow()
     network.probe(inputs)
     return network
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import threading
 from types import SimpleNamespace
@@ -89,6 +90,67 @@ def test_with_uvicorn_itself() -> None:
         server.should_exit = True
         thread.join()
     assert found == [b"", b"", b"HTTP/1.1 204"]
+
+
+@pytest.mark.parametrize(
+    ("path", "parts", "begins"),
+    [
+        ("read", (b"ZZ\r\n",), b"HTTP/1.1 400"),
+        ("read", (b"3\r\nabc\r\n", b"ZZ\r\n"), b"HTTP/1.1 400"),
+        ("at-once", (b"ZZ\r\n",), b"HTTP/1.1 400"),
+        ("at-once", (b"3\r\nabc\r\n", b"ZZ\r\n"), b"HTTP/1.1 204"),
+        ("slowly", (b"3\r\nabc\r\n", b"ZZ\r\n"), b"HTTP/1.1 200"),
+    ],
+)
+def test_a_body_that_breaks_is_one_line_in_the_log(
+    path: str,
+    parts: tuple[bytes, ...],
+    begins: bytes,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether the answer waits for the body, is out already, or has begun."""
+    import uvicorn
+
+    for logger in map(logging.getLogger, ("uvicorn.error", "asyncio")):
+        monkeypatch.setattr(logger, "propagate", False)  # whatever was set up before
+        monkeypatch.setattr(logger, "handlers", [caplog.handler])
+        caplog.set_level("WARNING", logger=logger.name)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        more = scope["path"] == "/read"
+        while more:
+            message = await receive()
+            more = message.get("more_body", False)
+        status = 200 if scope["path"] == "/slowly" else 204
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        if status == 200:
+            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        await send({"type": "http.response.body"})
+
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    config.load()
+    config.http_protocol_class = hurried(config.http_protocol_class, 5.0)
+    server = uvicorn.Server(config)
+    head = f"POST /{path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        thread = threading.Thread(target=lambda: server.run(sockets=[place]))
+        thread.start()
+        with socket.create_connection(place.getsockname(), timeout=10) as client:
+            client.sendall(head + parts[0])
+            answer = b"" if path == "read" else client.recv(999)  # then it is out, or has begun
+            for part in parts[1:]:
+                client.sendall(part)
+            while more := client.recv(999):
+                answer += more
+        server.should_exit = True
+        thread.join()
+    assert answer.startswith(begins)
+    assert b"400 Bad Request" not in answer[1 + len(begins) :]
+    assert [record.getMessage() for record in caplog.records] == ["Invalid HTTP request received."]
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_a_client_that_does_not_take_its_answers() -> None:

@@ -14,12 +14,12 @@ from tulip_ood.benchmark.bench_folder import BenchFolder
 from tulip_ood.benchmark.bench_loading import load_benchmark
 from tulip_ood.benchmark.bench_work import NetworkWork
 from tulip_ood.benchmark.cells import TRACKS, BenchNetwork, network_id
-from tulip_ood.benchmark.entries import Entry, parse_entries
+from tulip_ood.benchmark.entries import parse_entries
 from tulip_ood.benchmark.pass_cache import PassCache
 from tulip_ood.benchmark.runs import Benchmark
 from tulip_ood.data.protocol import protocol_of
 from tulip_ood.data.root import NotThereError, Part, Root
-from tulip_ood.errors import DataError, InputError, TulipError
+from tulip_ood.errors import DataError, InputError
 from tulip_ood.network.network import Network
 from tulip_ood.numerics.tasks import make_task
 
@@ -111,7 +111,7 @@ def bench(
     if len({name.rpartition("-")[2] for name in ids}) < len(ids):
         raise InputError("two of the networks are the same: give each one once")
     for entry in entries:
-        _check_settings(entry, shared[0])
+        entry.check_settings(shared[0])
     work = [
         NetworkWork(
             folder,
@@ -194,14 +194,3 @@ def _described(part: Part, group: str) -> dict[str, Any]:
         "notes": list(part.notes),
         "digest": part.digest(),
     }
-
-
-def _check_settings(entry: Entry, network: Network) -> None:
-    """Refuse settings that a method does not have before anything is done."""
-    try:
-        entry.make(network, {})
-    except InputError as error:
-        if str(error).startswith("settings of"):
-            raise
-    except TulipError:
-        pass  # what a method lacks here is noted when its turn comes

@@ -9,18 +9,16 @@ from torch import Tensor, nn
 
 from tulip_ood.benchmark.bootstrap import Interval, clear_gains, differences, resample
 from tulip_ood.benchmark.contest import Contest, Progress, on_train, yardstick_of
+from tulip_ood.benchmark.entries import Entry, parse_entries
 from tulip_ood.benchmark.results import Comparison, check_groups
 from tulip_ood.detectors.base import FIT_MEMORY, Detector
-from tulip_ood.detectors.registry import METHODS, class_of
 from tulip_ood.errors import InputError, TulipWarning
 from tulip_ood.network.network import Network
 from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.tasks import make_task
 
-__all__ = ["COMPOSITIONS", "Compared", "compare"]
+__all__ = ["Compared", "compare"]
 
-COMPOSITIONS = ("tulip+react", "tulip+scale", "tulip&knn")
-"""What "all" tries beside the single methods."""
 FEWEST_RESAMPLES = 20
 
 
@@ -137,7 +135,8 @@ def compare(
             read so that its inputs have the structure of ID inputs.
         train: A loader of the training data; adds the second track.
         ensemble: Further networks for the method "ensemble".
-        methods: "all", or names: single methods, "score+shaping", or sums "a&b".
+        methods: "all", or names: single methods, "score+shaping", or sums "a&b"; each may carry
+            settings, `tulip[recipe=balanced]`, `auto[strength=0.5]`, `knn[k=5,tune=none]`.
         groups: "near" or "far" for names of OOD sets.
         tune: A loader of OOD validation inputs to choose parameters against, or "pseudo".
         settings: Arguments for single methods, by name.
@@ -159,15 +158,20 @@ def compare(
     groups = check_groups(groups or {}, ood)
     task = make_task(network.pop("task", "classification"))
     yardstick = yardstick_of(task)
-    names = _names(methods, yardstick)
-    given = _check_settings(settings or {}, names, ensemble)
+    entries = _entries(methods, yardstick)
+    given = _check_settings(settings or {}, entries, ensemble)
     if resamples < FEWEST_RESAMPLES:
         raise InputError(f"resamples must be at least {FEWEST_RESAMPLES}, got {resamples}")
     if isinstance(tune, str) and tune != "pseudo":
         raise InputError(f"tune={tune!r}: pass a loader of OOD inputs, or 'pseudo'")
+    for entry in entries:
+        if entry.fitting.get("tune") == "ood" and (tune is None or isinstance(tune, str)):
+            raise InputError(f"{entry}: there are no OOD inputs to tune on: pass them as tune=…")
     shared = Network(model, task, **network)
+    for entry in entries:
+        entry.check_settings(shared)
     say = progress or (lambda what, done, total: None)
-    work = Contest(shared, names, given, {"seed": seed, "batch_size": batch_size}, say)
+    work = Contest(shared, entries, given, {"seed": seed, "batch_size": batch_size}, say)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TulipWarning)  # every report has them
         rows = work.hold(id_val, fit_memory)
@@ -219,33 +223,38 @@ def _check_ood(ood: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
     return {n: [part] if isinstance(part, Tensor | Mapping) else part for n, part in ood.items()}
 
 
-def _names(methods: str | Sequence[str], yardstick: str) -> list[str]:
-    if methods == "all":
-        chosen = [*METHODS, *COMPOSITIONS]
-    else:
-        chosen = [methods] if isinstance(methods, str) else list(dict.fromkeys(methods))
-        for name in chosen:
-            class_of(name)  # refuses what is not known
-    if yardstick not in chosen:
-        chosen.insert(0, yardstick)
-    return chosen
+def _entries(methods: str | Sequence[str], yardstick: str) -> list[Entry]:
+    asked = parse_entries(methods)
+    missing = yardstick not in map(str, asked)
+    return [Entry.parse(yardstick), *asked] if missing else asked
+
+
+def _canonical(name: str) -> str:
+    """A method's name as results have it; what is no method stays, to be refused as it is."""
+    try:
+        return str(Entry.parse(name))
+    except InputError:
+        return name
 
 
 def _check_settings(
     settings: Mapping[str, Mapping[str, Any]],
-    names: Sequence[str],
+    entries: Sequence[Entry],
     ensemble: Sequence[nn.Module] | None,
 ) -> dict[str, dict[str, Any]]:
-    if unknown := set(settings) - set(names):
+    """Arguments of single methods, by their names with brackets."""
+    given = {_canonical(name): dict(own) for name, own in settings.items()}
+    if unknown := set(given) - set(map(str, entries)):
         raise InputError(
             f"settings are given for {', '.join(sorted(unknown))}, which is not among the methods"
         )
-    given = {name: dict(own) for name, own in settings.items()}
     if ensemble is not None:
         single: Any = ensemble
         if isinstance(single, nn.Module) and not isinstance(single, nn.ModuleList):
             raise InputError("ensemble must be a list of networks, got a single network")
-        if "ensemble" not in names:
+        asked = [str(entry) for entry in entries if entry.method == "ensemble"]
+        if not asked:
             raise InputError("ensemble=… is given, but the method 'ensemble' is not asked for")
-        given.setdefault("ensemble", {})["others"] = list(ensemble)
+        for name in asked:
+            given.setdefault(name, {})["others"] = list(ensemble)
     return given

@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from tulip_ood.benchmark.collecting import Collector
+from tulip_ood.benchmark.entries import Entry
 from tulip_ood.benchmark.results import Comparison
 from tulip_ood.benchmark.shared_passes import SharedPasses
 from tulip_ood.detectors.base import OOD_INPUTS, Detector
 from tulip_ood.detectors.engine import Held, mark_invalid
 from tulip_ood.detectors.ent import Entropy
 from tulip_ood.detectors.lessons import Lessons
-from tulip_ood.detectors.registry import make
 from tulip_ood.errors import InputError, ModelError, TulipError, kind_and_text
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.inputs import Inputs
@@ -65,8 +65,8 @@ class Contest:
 
     Args:
         network: The network that all share.
-        names: The methods, the task's yardstick among them.
-        given: Arguments of single methods.
+        entries: The methods with their settings, the task's yardstick among them.
+        given: Arguments of single methods, beside what stands in their brackets.
         common: Arguments of all.
         say: Told of progress.
 
@@ -74,7 +74,8 @@ class Contest:
         >>> import torch
         >>> from tulip_ood.numerics.tasks import make_task
         >>> network = Network(torch.nn.Linear(4, 3), make_task("classification"))
-        >>> contest = Contest(network, ["ent", "ensemble"], {}, {"seed": 0}, lambda *what: None)
+        >>> entries = [Entry.parse("ent"), Entry.parse("ensemble")]
+        >>> contest = Contest(network, entries, {}, {"seed": 0}, lambda *what: None)
         >>> list(contest.detectors), list(contest.skipped)
         (['ent'], ['ensemble'])
     """
@@ -82,12 +83,13 @@ class Contest:
     def __init__(
         self,
         network: Network,
-        names: Sequence[str],
+        entries: Sequence[Entry],
         given: Mapping[str, dict[str, Any]],
         common: dict[str, Any],
         say: Progress,
     ) -> None:
         self._network, self._given, self._common, self._say = network, given, common, say
+        self._entries = {str(entry): entry for entry in entries}
         self.skipped: dict[str, str] = {}
         self.detectors: dict[str, Detector] = {}
         self.trained: dict[str, Detector] = {}
@@ -101,18 +103,14 @@ class Contest:
         self._fed: frozenset[Any] = frozenset()  # the structures of ID inputs
         # Never fitted: it makes the base pass that all share.
         self._plain = Entropy(network, **common)
-        for name in names:
+        for name in self._entries:
             with self._guarded(name):
                 self.detectors[name] = self._make(name)
 
     def _make(self, name: str) -> Detector:
-        own = self._given.get(name, {})
-        try:
-            made = make(name, self._network, **{**self._common, **own})
-        except TypeError as error:
-            if isinstance(error, TulipError):
-                raise
-            raise InputError(f"settings of {name}: {error}") from error
+        made = self._entries[name].make(
+            self._network, {**self._common, **self._given.get(name, {})}
+        )
         if isinstance(made, Entropy) and self.yardstick != YARDSTICK:
             raise InputError(
                 f"a single number says nothing about how unsure it is: for task "
@@ -168,7 +166,7 @@ class Contest:
         for i, name in enumerate(names):
             self._say(f"fitting {name}", i, len(names))
             with self._guarded(name):
-                self.detectors[name].fit(held, tune=tune)
+                self.detectors[name].fit(held, **self._how(name, tune))
 
     def fit_on_training_data(self, rows: Rows, train: Iterable[Any], tune: Any) -> None:
         """The second track: one reading of the training data for all that learn from it."""
@@ -186,7 +184,13 @@ class Contest:
         for name, detector in list(self.trained.items()):
             self._say(f"fitting {name} on training data", 0, None)
             with self._guarded(on_train(name)):
-                detector.fit(held, train=lessons.learned(name), tune=tune)
+                detector.fit(held, train=lessons.learned(name), **self._how(name, tune))
+
+    def _how(self, name: str, tune: Any) -> dict[str, Any]:
+        """The arguments of a method's `fit`: what stands in its brackets goes first."""
+        how: dict[str, Any] = {**self._entries[name].fitting}
+        own = how.pop("tune", "ood")
+        return {**how, "tune": {"none": None, "pseudo": "pseudo"}.get(own, tune)}
 
     # ------------------------------------------------------------------------- scoring
 

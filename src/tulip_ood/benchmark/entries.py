@@ -1,4 +1,4 @@
-"""What a benchmark is asked to run: a method with its settings, written as one word.
+"""What a benchmark or comparison is asked to run: a method with its settings, in one word.
 
 `knn`, `tulip+scale`, `tulip&knn`, `tulip[recipe=paper,tune=ood]`, `noise[gamma=2]`: what stands in
 brackets goes to the detector's constructor, but `recipe` and `tune` go to its `fit`.
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from tulip_ood.benchmark.ablations import ABLATIONS
-from tulip_ood.benchmark.comparing import COMPOSITIONS
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.registry import METHODS, class_of, make
 from tulip_ood.detectors.tulip import Tulip
-from tulip_ood.errors import InputError
+from tulip_ood.errors import InputError, TulipError
 from tulip_ood.network.network import Network
 
-__all__ = ["Entry", "parse_entries"]
+__all__ = ["COMPOSITIONS", "Entry", "parse_entries"]
 
+COMPOSITIONS = ("tulip+react", "tulip+scale", "tulip&knn")
+"""What "all" tries beside the single methods."""
 _FIT = ("recipe", "tune")
 _TUNES = ("none", "ood", "pseudo")
 _WORD = re.compile(r"^(?P<method>[^\[\]]+)(?:\[(?P<settings>[^\[\]]*)\])?$")
@@ -102,10 +103,33 @@ class Entry:
         arguments = {**common, **self.settings}
         try:
             if self.method in ABLATIONS:
-                return ABLATIONS[self.method](network, **arguments)
-            return make(self.method, network, **arguments)
+                made: Detector = ABLATIONS[self.method](network, **arguments)
+            else:
+                made = make(self.method, network, **arguments)
         except TypeError as error:
+            if isinstance(error, TulipError):
+                raise
             raise InputError(f"settings of {self}: {error}") from error
+        # What was set is not searched, whatever the others are tuned on.
+        fixed = {name: (value,) for name, value in self.settings.items() if name in made.search}
+        if fixed:
+            made.search = {**made.search, **fixed}
+        return made
+
+    def check_settings(self, network: Network) -> None:
+        """Refuse settings that the method does not have, or not so, before anything is done."""
+        if not self.settings:
+            return
+        try:
+            self.make(network, {})
+        except TulipError as error:
+            told = str(error).startswith("settings of")
+            try:
+                Entry(self.method, {}, {}).make(network, {})
+            except TulipError:
+                if not told:
+                    return  # what a method lacks here is noted when its turn comes
+            raise InputError(str(error) if told else f"settings of {self}: {error}") from error
 
 
 def parse_entries(words: str | Sequence[str]) -> list[Entry]:

@@ -15,11 +15,13 @@ from tulip_ood.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from tulip_ood.benchmark.entries import Entry
     from tulip_ood.data.batches import Unreadable
     from tulip_ood.data.preprocess import Preprocess
     from tulip_ood.data.source import Source
+    from tulip_ood.numerics.tasks import Task
 
 __all__ = ["compare"]
 
@@ -54,7 +56,11 @@ def compare(
         list[str] | None, typer.Option(metavar="MODEL", help="Further networks, for an ensemble.")
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="all, or names with commas: msp,tulip,tulip+scale,tulip&knn.")
+        str,
+        typer.Option(
+            help="all, or names with commas, with settings in brackets: "
+            "msp,tulip&knn,tulip\\[recipe=balanced]."
+        ),
     ] = "all",
     tune: Annotated[
         list[str] | None,
@@ -88,8 +94,8 @@ def compare(
     options.check_place(json, "--json")
     with as_usage():
         from tulip_ood.benchmark.comparing import compare as run
+        from tulip_ood.benchmark.entries import parse_entries
         from tulip_ood.data.opening import open_sources, read_classes
-        from tulip_ood.detectors.registry import class_of
         from tulip_ood.models.spec import load_model
         from tulip_ood.network.network import Network
         from tulip_ood.numerics.random import check_seed
@@ -97,9 +103,7 @@ def compare(
 
         options.check_device(device)
         check_seed(seed)
-        chosen = "all" if methods == "all" else [name.strip() for name in methods.split(",")]
-        for name in () if methods == "all" else chosen:
-            class_of(name)  # refuses what is not known
+        entries = parse_entries(methods)
         loaded = load_model(model, trust=trust)
         others = [load_model(spec, trust=trust).module for spec in ensemble or []]
         labelled = [*id_val, *id_test, *(train or [])]
@@ -131,6 +135,7 @@ def compare(
             spec=model,
         )
         meaning = make_task(task)
+        _check_methods(entries, loaded.module, meaning, tune=None if pseudo else tune)
     if given is None and loaded.classes is None and names is not None:
         check_outputs(
             labelled,
@@ -161,10 +166,10 @@ def compare(
                 loaded.module,
                 ood=judged,
                 ensemble=others or None,
-                methods=chosen,
+                methods=[str(entry) for entry in entries],
                 groups=groups,
                 # ODIN's noise is meant for pixels, not for what normalisation makes of them.
-                settings=_settings(preprocess, chosen),
+                settings=_settings(preprocess, entries),
                 resamples=resamples,
                 seed=seed,
                 batch_size=batch_size,
@@ -183,10 +188,26 @@ def compare(
     options.write_json(json, {**found.to_dict(), "unreadable": bad})
 
 
-def _settings(preprocess: "Preprocess | None", chosen: "list[str] | str") -> dict[str, Any]:
-    if preprocess is None or (chosen != "all" and "odin" not in chosen):
+def _check_methods(
+    entries: "list[Entry]", module: "nn.Module", task: "Task", *, tune: list[str] | None
+) -> None:
+    """Refuse what stands in brackets and cannot be, before anything is read."""
+    from tulip_ood.network.network import Network
+
+    for entry in entries:
+        if entry.fitting.get("tune") == "ood" and not tune:
+            raise UsageError(f"--methods {entry}: name the OOD inputs to tune on with --tune")
+    carrying = [entry for entry in entries if entry.settings]
+    if carrying:
+        network = Network(module, task)
+        for entry in carrying:
+            entry.check_settings(network)
+
+
+def _settings(preprocess: "Preprocess | None", entries: "list[Entry]") -> dict[str, Any]:
+    if preprocess is None:
         return {}
-    return {"odin": {"std": preprocess.std}}
+    return {str(entry): {"std": preprocess.std} for entry in entries if entry.method == "odin"}
 
 
 def _named(

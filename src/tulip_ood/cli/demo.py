@@ -1,18 +1,26 @@
 """`tulip demo`: train, fit, compare, show."""
 
+import shlex
+import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from shutil import which
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tulip_ood.cli.options import check_folder, check_place
+
+if TYPE_CHECKING:
+    from tulip_ood.demo.leaving import Left
 
 __all__ = ["demo"]
 
 
 def demo(
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for report.html and results.json.")
+        Path,
+        typer.Option("--out", "-o", help="Folder for the report, the detector and its network."),
     ] = Path("tulip-demo"),
     seed: Annotated[int, typer.Option(help="Another seed is another network.", min=0)] = 0,
     open_browser: Annotated[
@@ -35,7 +43,7 @@ def demo(
         0
     """
     check_folder(out, "--out")
-    for place in ("report.html", "results.json"):
+    for place in ("report.html", "results.json", "network.safetensors", "detector.safetensors"):
         if out.is_dir():
             check_place(str(out / place), "--out")
     if json_file is not None:
@@ -59,7 +67,7 @@ def demo(
 
     say("can a network’s answers be trusted? loading the pictures")
     result = run_demo(seed, say=say)
-    report, results = result.write(out)
+    report, results, left = result.write(out)
     say("done")
     console.print()
     console.print(rich_table(result.comparison), soft_wrap=True)
@@ -75,7 +83,28 @@ def demo(
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_bytes(results.read_bytes())
     # Long paths must stay in one piece, to be clicked on or copied.
-    console.print(f"report:  {report.resolve()}", soft_wrap=True, highlight=False, markup=False)
-    console.print(f"results: {results.resolve()}", soft_wrap=True, highlight=False, markup=False)
+    for line in (
+        f"report:   {report.resolve()}",
+        f"results:  {results.resolve()}",
+        f"detector: {left.detector.resolve()}",
+        "",
+        *_next(left, out),
+    ):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     if open_browser:
         typer.launch(report.resolve().as_uri())
+
+
+def _next(left: "Left", out: Path) -> list[str]:
+    """Commands that go on with what was left, as they can be pasted."""
+    tulip = ["tulip"] if which("tulip") else [sys.executable, "-m", "tulip_ood"]
+    network = ["--model", str(left.network)]
+    score = ["score", left.detector, left.known, left.unknown, *network]
+    serve = ["serve", left.detector, *network]
+    lacking = "" if find_spec("uvicorn") else "; first: pip install 'tulip-ood[serve]'"
+    return [
+        "score pictures, those in a folder of yours as well:",
+        f"  {shlex.join(map(str, [*tulip, *score, '--out', out / 'scores.parquet']))}",
+        f"ask it over HTTP, with a page to drop pictures on (from {out / 'images'}){lacking}:",
+        f"  {shlex.join(map(str, [*tulip, *serve]))}",
+    ]

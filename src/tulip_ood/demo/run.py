@@ -15,6 +15,7 @@ from tulip_ood.benchmark.evaluate import evaluate
 from tulip_ood.benchmark.results import Comparison
 from tulip_ood.benchmark.verdict import Verdict, judge
 from tulip_ood.demo.data import DigitData, load_data
+from tulip_ood.demo.leaving import Left, leave
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.registry import make
 from tulip_ood.detectors.tulip import Tulip
@@ -72,15 +73,15 @@ class DemoResult:
             "verdict": [self.verdict.headline, *self.verdict.sentences],
         }
 
-    def write(self, folder: str | Path) -> tuple[Path, Path]:
-        """Write `report.html` and `results.json`; returns where they are."""
+    def write(self, folder: str | Path) -> tuple[Path, Path, Left]:
+        """Write `report.html`, `results.json` and what is left to go on with; returns where."""
         from tulip_ood.demo.page import write_page  # what draws is not needed to compute
 
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         results = target / "results.json"
         results.write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", "utf-8")
-        return write_page(target / "report.html", self), results
+        return write_page(target / "report.html", self), results, leave(target, self)
 
 
 def run_demo(seed: int = 0, *, say: Callable[[str], None] | None = None) -> DemoResult:

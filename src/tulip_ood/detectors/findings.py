@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError
+from tulip_ood.network.probing import Probe
 from tulip_ood.network.rows import Rows
 from tulip_ood.numerics.tasks import Classification, Dense, Regression, Task
 from tulip_ood.wording import percent
 
-__all__ = ["Finding", "check_validation", "look_at_validation"]
+__all__ = ["Finding", "check_validation", "look_at_head", "look_at_validation"]
 
 MIN_INPUTS = 20
 FEW_INPUTS = 100
@@ -142,6 +143,32 @@ def look_at_validation(
     if isinstance(task, Classification):
         found += _look_at_classes(task, base, labels)
     return found
+
+
+def look_at_head(probe: Probe) -> list[Finding]:
+    """Logits that do not come from the last linear layer alone, for what is told from that layer.
+
+    Example:
+        >>> from tulip_ood.network.features import Calls
+        >>> probe = Probe(3, 3, Calls({}), "fc", False, head_decides=False, other_heads=("side",))
+        >>> [finding.code for finding in look_at_head(probe)]
+        ['head']
+    """
+    if probe.head is None or probe.head_decides:
+        return []
+    more = f"if it is, say so with head={probe.head!r}"
+    if probe.other_heads:
+        others = " and ".join(map(repr, probe.other_heads))
+        has = "has" if len(probe.other_heads) == 1 else "have"
+        more = f"{others} {has} as many outputs: name the one that is meant with head='…'"
+    return [
+        Finding(
+            "head",
+            f"the logits follow from no linear layer alone (another input, a second head or a gate "
+            f"has a part in them): {probe.head!r} is taken for the last one, and what goes past it "
+            f"is not seen; {more}",
+        )
+    ]
 
 
 def _look_at_outputs(task: Task, base: Tensor) -> list[Finding]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.findings import look_at_head
 from tulip_ood.detectors.learning import Learner, Moments
 from tulip_ood.errors import InputError
 from tulip_ood.network.network import Network
@@ -70,6 +71,11 @@ class FeatureDetector(Detector):
 
     def _knows_strangers(self) -> bool:
         return True
+
+    def _judge(self, passes: Passes) -> None:
+        super()._judge(passes)
+        if self.network.probed:
+            self._findings += look_at_head(self.network.known_probe)
 
     @abstractmethod
     def _of_features(self, state: Any, features: Tensor, passes: Passes) -> Tensor:

@@ -68,6 +68,7 @@ class MDS(FeatureDetector):
         ]
 
     def _judge(self, passes: Passes) -> None:
+        super()._judge(passes)
         unseen = passes.base.shape[-1] - len(self._classes(self._state).means)
         if unseen and self._facts["track"] == "train":
             self._find(

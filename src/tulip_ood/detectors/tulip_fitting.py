@@ -10,6 +10,7 @@ from tulip_ood.detectors.allowance import Plan, within
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.engine import Held, PassCount
 from tulip_ood.detectors.envelope_fit import FittedEnvelope, held_out_likelihood
+from tulip_ood.detectors.findings import look_at_head
 from tulip_ood.detectors.fitting import CROSS_FIT_BELOW
 from tulip_ood.detectors.learning import Learned
 from tulip_ood.detectors.pseudo import usual_kinds
@@ -356,6 +357,8 @@ class TulipFitting(Detector):
         self._findings += look_at_envelope(
             self._state, self._facts, chance, self._tuning, self._means().guesses, self.score_name
         )
+        if (self._chosen_scope or self.scope) == "head" and self.network.probed:
+            self._findings += look_at_head(self.network.known_probe)
         balanced = self._recipe.name == "balanced-1" and self._state.lam > 0
         if isinstance(self.task, Regression) and balanced:
             self._find(

@@ -1,6 +1,5 @@
 """An artefact, opened again: for a look at it from Python (a server needs onnxruntime alone)."""
 
-import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from tulip_ood.export.passing import Prepare, input_tensors
 from tulip_ood.models.extras import import_extra, one_line
 from tulip_ood.network.golden import synthetic_inputs
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.wording import from_json
 
 __all__ = ["METADATA", "Artefact", "load", "open_onnx", "open_pt2"]
 
@@ -179,7 +179,7 @@ def open_pt2(path: str | os.PathLike[str]) -> Artefact:
 
 def _header(text: str | bytes | None, path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        header = json.loads(text or "null")
+        header = from_json(text or "null")
     except ValueError:
         header = None
     if not isinstance(header, Mapping) or header.get("format") != FORMAT:
@@ -189,6 +189,6 @@ def _header(text: str | bytes | None, path: str | os.PathLike[str]) -> dict[str,
             _ = str(one["name"]), str(one["dtype"]), list(one["shape"])
         _ = [float(score) for score in header["golden"]["scores"]], header["golden"]["inputs"]
         _ = float(header["calibration"]["spread"]), header["preprocess"], header["prepares_pixels"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FileFormatError(f"{path} has a damaged header: {one_line(error)}") from error
     return dict(header)

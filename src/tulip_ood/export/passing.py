@@ -11,7 +11,7 @@ from tulip_ood.errors import InputError, ModelError
 from tulip_ood.export.judging import Judge, Pass
 from tulip_ood.export.portable import Portable
 from tulip_ood.network import inputs as structures
-from tulip_ood.network.features import Head
+from tulip_ood.network.features import Head, picked_rows
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.mirrored import Mirrored
 
@@ -51,8 +51,7 @@ class Passing(nn.Module):
         self._trunk, *_, self._tail = portable.partition.parts
         own = portable.network.parameters
         self._ready = tuple(portable.partition.weights({**own, **w}) for w in portable.weights)
-        if portable.features:
-            _check_features(portable)
+        self._picks = portable.features and _picks_rows(portable)
 
     def states(self, i: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """What trunk and tail need beside the inputs, in pass i."""
@@ -86,7 +85,9 @@ class Passing(nn.Module):
         logits = self._portable.network.task.outputs(raw)
         if not self._portable.features:
             return Pass(logits, None, None, inner)
-        features, _, weight, bias = tapped
+        features, out, weight, bias = tapped
+        if self._picks:
+            features = _picked(features, out, logits)
         weight = weight.flatten(1)
         bias = weight.new_zeros(len(weight)) if bias is None else bias
         return Pass(logits, features.flatten(1), Head(weight, bias), inner)
@@ -98,16 +99,32 @@ class Passing(nn.Module):
         return self.tail(self.trunk(inputs, trunk), tail)
 
 
-def _check_features(portable: Portable) -> None:
-    """Where the last layer runs at every position, which one counts depends on the input."""
+def _picks_rows(portable: Portable) -> bool:
+    """Whether the last layer runs at every position and one of them answers, as in decoders."""
     output, partition = portable.network.run(portable.example), portable.partition
-    raw = partition.all_values(partition.handed(portable.example), [partition.weights()])[0]
-    pooled = output.features is not None and math.prod(raw[1].shape[1:]) == raw[1].shape[1]
-    if not pooled:
+    raw, fed, out, *_ = partition.all_values(
+        partition.handed(portable.example), [partition.weights()]
+    )[0]
+    if output.features is not None and math.prod(fed.shape[1:]) == fed.shape[1]:
+        return False
+    logits = portable.network.task.outputs(raw)
+    picked = picked_rows(out, logits) is not None and fed.shape[:2] == out.shape[:2]
+    if output.features is None or not picked:
+        head = portable.network.known_probe.head
         raise ModelError(
-            "this detector looks at what the last layer is fed, which in this network is not one "
-            "vector an input: such a detector cannot be exported"
+            f"this detector looks at what the last layer ({head!r}) is fed, which is no vector an "
+            f"input but {['N', *fed.shape[1:]]}, and the logits are not those of one position: "
+            f"such a detector cannot be exported. Pool features before the last layer, or export a "
+            f"detector that needs logits alone (tulip, noise, ent, msp, gen, ebo, mls)"
         )
+    return True
+
+
+def _picked(features: Tensor, out: Tensor, logits: Tensor) -> Tensor:
+    """Features [N, d] of the position whose outputs are the logits; see `features.picked_rows`."""
+    place = (out == logits.unsqueeze(1)).all(dim=2).to(torch.int32).argmax(dim=1)
+    index = place[:, None, None].expand(-1, 1, features.shape[2])
+    return features.gather(1, index).squeeze(1)
 
 
 class Prepare(nn.Module):

@@ -124,9 +124,7 @@ def _copy(network: Network, example: Inputs, dtype: torch.dtype) -> Network:
         head=network.head_name,
     )
     if copy.dtype != dtype:
-        copy._may_widen = False  # as for networks that insist on float32
-        copy.dtype = copy._pass_dtype()
-        copy.refresh()
+        copy.stay_narrow()  # as for networks that insist on float32
     copy.probe(example)
     return copy
 

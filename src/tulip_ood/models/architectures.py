@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from tulip_ood.models.digits import DigitNet
 from tulip_ood.models.resnet import ResNet18Small
 from tulip_ood.models.resnet224 import ResNet18, ResNet50
 
@@ -19,6 +20,7 @@ class Architecture:
         build: Takes the number of classes and the keyword `dropout`.
         resize: The shorter side after resizing.
         crop: The side of the square cut out of the centre.
+        interpolation: How images are resized.
 
     Example:
         >>> ARCHITECTURES["resnet18_32x32"].build(7, dropout=0.5).dropout
@@ -28,12 +30,14 @@ class Architecture:
     build: Callable[..., nn.Module]
     resize: int
     crop: int
+    interpolation: str = "bilinear"
 
 
 ARCHITECTURES = {
     "resnet18_32x32": Architecture(ResNet18Small, 32, 32),
     "resnet18_224x224": Architecture(ResNet18, 256, 224),
     "resnet50": Architecture(ResNet50, 256, 224),
+    "digits_8x8": Architecture(DigitNet, 8, 8, "box"),  # the demo's
 }
 
 

@@ -22,6 +22,7 @@ from tulip_ood.models.extras import Found, one_line
 __all__ = ["check_file", "load_checkpoint", "load_openood"]
 
 _METADATA = ("arch", "classes", "mean", "std")
+_OPENOOD = ("resnet18_32x32", "resnet18_224x224", "resnet50")
 
 
 def check_file(path: str) -> None:
@@ -78,7 +79,9 @@ def load_checkpoint(path: str) -> Found:
         )
     try:
         mean, std = (tuple(map(float, metadata[key].split(","))) for key in ("mean", "std"))
-        preprocess = Preprocess(architecture.resize, architecture.crop, mean, std)
+        preprocess = Preprocess(
+            architecture.resize, architecture.crop, mean, std, architecture.interpolation
+        )
         rate = _dropout(metadata)
         classes = int(metadata["classes"])
         _check_classes(classes, state)
@@ -187,8 +190,8 @@ def _architecture(path: str, state: Mapping[str, Tensor]) -> str:
     if shape == (64, 3, 7, 7):
         return "resnet50" if "layer1.0.conv3.weight" in state else "resnet18_224x224"
     raise FileFormatError(
-        f"{path} belongs to none of OpenOOD's networks that are known ({', '.join(ARCHITECTURES)}):"
-        f" {_seen(state)}. Write a function that builds the network and loads it, and name it as "
+        f"{path} belongs to none of OpenOOD's networks that are known ({', '.join(_OPENOOD)}): "
+        f"{_seen(state)}. Write a function that builds the network and loads it, and name it as "
         f"package.module:factory"
     )
 

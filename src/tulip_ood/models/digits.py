@@ -25,6 +25,7 @@ class DigitNet(nn.Module):
 
     Args:
         classes: The number of outputs.
+        dropout: If positive, dropout before the last layer (for MC-Dropout).
 
     Example:
         >>> import torch
@@ -32,19 +33,20 @@ class DigitNet(nn.Module):
         torch.Size([2, 8])
     """
 
-    def __init__(self, classes: int = 10) -> None:
+    def __init__(self, classes: int = 10, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 32, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(32)
         self.blocks = nn.Sequential(
             BasicBlock(32, 32, 1), BasicBlock(32, 64, 2), BasicBlock(64, 128, 2)
         )
+        self.dropout = nn.Dropout(dropout) if dropout > 0 else nn.Identity()
         self.fc = nn.Linear(128, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Pictures [N, 1, 8, 8] to logits [N, classes]."""
         x = self.blocks(torch.relu(self.bn1(self.conv1(x))))
-        logits: Tensor = self.fc(x.mean(dim=(2, 3)))
+        logits: Tensor = self.fc(self.dropout(x.mean(dim=(2, 3))))
         return logits
 
 

@@ -197,7 +197,7 @@ def filled_copy(network: Network) -> tuple[nn.Module, dict[str, str]]:
         >>> module.weight.shape, canonical
         (torch.Size([3, 4]), {'weight': 'weight', 'bias': 'bias'})
     """
-    with network._lock:  # while a pass runs, the skeleton holds the parameters of that pass
+    with network.lock:  # while a pass runs, the skeleton holds the parameters of that pass
         memo: dict[int, Any] = {}
         for name, placeholder in network.module.named_parameters():
             memo[id(placeholder)] = nn.Parameter(network.parameters[name], requires_grad=False)

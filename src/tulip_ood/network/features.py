@@ -107,16 +107,12 @@ def record_calls(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Calls, T
     return Calls(spans, outputs), result
 
 
-def find_head(
-    module: nn.Module, calls: Calls, logits: Tensor, named: str | None = None
-) -> tuple[str | None, bool]:
+def find_head(calls: Calls, logits: Tensor, named: str | None = None) -> tuple[str | None, bool]:
     """The name of the last linear layer, and whether its output *is* the logits.
 
-    Where no output equals them (logits that are scaled afterwards), the last linear layer that
-    ran and has as many outputs. None if there is no such layer.
+    None where no output equals them and none is named (see `deciding`).
 
     Args:
-        module: The network.
         calls: Which part ran when.
         logits: What the network returned.
         named: The layer, where the user knows it.
@@ -125,7 +121,7 @@ def find_head(
         >>> import torch
         >>> net = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.Linear(5, 3))
         >>> calls, out = record_calls(net, lambda: net(torch.zeros(1, 2)))
-        >>> find_head(net, calls, out)
+        >>> find_head(calls, out)
         ('1', True)
     """
     same = [
@@ -142,15 +138,7 @@ def find_head(
                 f"those that did: {ran}"
             )
         return named, named in same
-    # Without a position dimension: a convolution over a map is not a layer of feature vectors.
-    candidates = [
-        name
-        for name, out in calls.outputs.items()
-        if out.shape[-1] == logits.shape[-1] and isinstance(module.get_submodule(name), nn.Linear)
-    ]
-    if same:
-        return same[-1], True
-    return (candidates[-1], False) if candidates else (None, False)
+    return (same[-1], True) if same else (None, False)
 
 
 def picked_rows(out: Tensor, logits: Tensor) -> Tensor | None:

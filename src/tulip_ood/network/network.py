@@ -13,25 +13,23 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tulip_ood.errors import ModelError, NotFittedError
-from tulip_ood.network import guards
 from tulip_ood.network import inputs as structures
-from tulip_ood.network.features import Calls, FeatureTap, Head, find_head, record_calls
+from tulip_ood.network.features import FeatureTap, Head
 from tulip_ood.network.fingerprint import fingerprint, perturbable_share
 from tulip_ood.network.forking import fork_safe_lock, hook_of_this_process
 from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.logits import check_function, find_logits
 from tulip_ood.network.marks import Marks, same_bits
-from tulip_ood.network.operations import NOT_COUNTED, Compute, count_compute
 from tulip_ood.network.precision import pass_dtype
+from tulip_ood.network.probing import FirstLook, Probe
 from tulip_ood.network.refusing import on_device
 from tulip_ood.network.skeleton import make_skeleton
 from tulip_ood.numerics.default_device import where_the_user_is
 from tulip_ood.numerics.tasks import Task
 
-__all__ = ["Network", "Output", "Probe"]
+__all__ = ["Network", "Output"]
 
-_TRIES = 8  # batches without a finite output after which the guards give up
 Edit = Callable[[Any], Any]
 
 
@@ -53,31 +51,6 @@ class Output:
     logits: Tensor
     features: Tensor | None
     head: Head | None
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What a first look at the network with a few inputs has found.
-
-    Attributes:
-        n_outputs: o.
-        outputs_per_input: o times the number of positions.
-        calls: Which part ran when.
-        head: The name of the last linear layer, or None.
-        head_is_logits: Whether that layer's output are the logits, with nothing done to them.
-        compute: What one pass computes.
-
-    Example:
-        >>> Probe(10, 10, Calls({}), "fc", True).n_outputs
-        10
-    """
-
-    n_outputs: int
-    outputs_per_input: int
-    calls: Calls
-    head: str | None
-    head_is_logits: bool
-    compute: Compute = NOT_COUNTED
 
 
 class Network:
@@ -114,11 +87,9 @@ class Network:
         self.head_name = head
         self.output_function = check_function(output)
         self._skeleton = make_skeleton(model)
-        self._lock = fork_safe_lock()
+        self.lock = fork_safe_lock()  # a pass holds it: the copy has that pass's parameters
         self._tap: FeatureTap | None = None
-        self._probe: Probe | None = None
-        self._tries = 0
-        self._guarded = False
+        self._look = FirstLook(self._skeleton)
         self.precision = precision
         self._may_widen = True
         self._parameters: dict[str, Tensor] = {}
@@ -142,7 +113,7 @@ class Network:
         base pass) and not others (perturbed weights that are held). Where no parameter has changed,
         `parameters` stays the same object.
         """
-        with self._lock, torch.inference_mode(False):  # else no gradient could pass through them
+        with self.lock, torch.inference_mode(False):  # else no gradient could pass through them
             self._marks = Marks(self._watched())
             taken = {
                 name: p.detach().to(
@@ -177,6 +148,12 @@ class Network:
         except BaseException:
             self.precision = before
             raise
+        self.refresh()
+
+    def stay_narrow(self) -> None:
+        """Make passes in float32 from now on, also where float64 ones would cost nothing."""
+        self._may_widen = False
+        self.dtype = self._pass_dtype()
         self.refresh()
 
     def _watched(self) -> list[Tensor]:
@@ -250,7 +227,7 @@ class Network:
             edits: Part of the network → what becomes of its output on the way (None: look only).
         """
         with torch.no_grad():
-            return self._run(self.to_device(inputs), parameters, edits)
+            return self.run_as_is(self.to_device(inputs), parameters, edits)
 
     def input_gradient(
         self, inputs: Inputs, objective: Callable[[Tensor], Tensor]
@@ -276,20 +253,21 @@ class Network:
         leaf = main.detach().clone().requires_grad_(True)
         # The way back, too, is without autocast: it would multiply gradients in half precision.
         with torch.enable_grad(), torch.autocast(self.device.type, enabled=False):
-            out = self._run(structures.replace(moved, place, leaf), None, None)
+            out = self.run_as_is(structures.replace(moved, place, leaf))
             (gradient,) = torch.autograd.grad(objective(out.logits).sum(), leaf)
         features = None if out.features is None else out.features.detach()
         return Output(out.logits.detach(), features, out.head), gradient
 
-    def _run(
+    def run_as_is(
         self,
         inputs: Inputs,
-        parameters: Mapping[str, Tensor] | None,
-        edits: Mapping[str, Edit] | None,
+        parameters: Mapping[str, Tensor] | None = None,
+        edits: Mapping[str, Edit] | None = None,
     ) -> Output:
+        """`run` for inputs that are on the device, with gradients where the caller has them on."""
         chosen = dict(self._parameters if parameters is None else parameters)
         args, kwargs = structures.arguments(inputs)
-        with self._lock, torch.autocast(self.device.type, enabled=False), full_precision():
+        with self.lock, torch.autocast(self.device.type, enabled=False), full_precision():
             handles = [
                 self.module.get_submodule(name).register_forward_hook(hook_of_this_process(edit))
                 for name, edit in (edits or {}).items()
@@ -321,80 +299,21 @@ class Network:
         depend on its parameters, and one that changes its buffers. Where the outputs are not
         finite, that is found out with the inputs of a later call.
         """
-        with self._lock:
-            if self._probe is None:
-                self._probe = self._first_look(guards.few_rows(inputs))
-            elif not self._guarded and self._tries < _TRIES:
-                rows = guards.few_rows(inputs)
-                self._guard(rows, self.run(rows).logits)
-            return self._probe
+        with self.lock:
+            seen = self._look.found is not None
+            found = self._look.at(self, inputs)
+            if not seen and found.head is not None:
+                self._tap = FeatureTap(self.module.get_submodule(found.head))
+            return found
 
     @property
     def probed(self) -> bool:
         """Whether the network has been looked at."""
-        return self._probe is not None
+        return self._look.found is not None
 
     @property
     def known_probe(self) -> Probe:
         """What `probe` has found."""
-        if self._probe is None:
+        if self._look.found is None:
             raise NotFittedError("the network has not been looked at yet: call fit first")
-        return self._probe
-
-    def _first_look(self, inputs: Inputs) -> Probe:
-        """In float32 where a small network insists on it, in a cast of its own for instance."""
-        narrow = {p.dtype for p in self._skeleton.parameters.values()} & {torch.float64} == set()
-        if self.dtype != torch.float64 or not narrow:
-            return self._look(inputs)
-        try:
-            return self._look(inputs)
-        except (RuntimeError, TypeError, ValueError):
-            self._may_widen = False
-            self.dtype = self._pass_dtype()
-            self.refresh()
-            return self._look(inputs)
-
-    def _look(self, inputs: Inputs) -> Probe:
-        self._skeleton.call_user_hooks(False)  # a look that failed may have left them on
-        calls, first = record_calls(self.module, lambda: self.run(inputs).logits)
-        if self._skeleton.has_user_hooks:
-            # Hooks that only watch must not hear of passes that the user never made.
-            self._skeleton.call_user_hooks(True)
-            if torch.equal(self.run(inputs).logits, first):
-                self._skeleton.call_user_hooks(False)
-            else:
-                calls, first = record_calls(self.module, lambda: self.run(inputs).logits)
-        self._guard(inputs, first)
-        head, is_logits = find_head(self.module, calls, first, self.head_name)
-        if head is not None:
-            self._tap = FeatureTap(self.module.get_submodule(head))
-        compute = count_compute(lambda: self.run(inputs), self._parameters, len(first))
-        spans = Calls(calls.spans)
-        return Probe(first.shape[-1], first[0].numel(), spans, head, is_logits, compute)
-
-    def _guard(self, inputs: Inputs, first: Tensor) -> None:
-        """See `guards`: a few more passes over inputs whose outputs are `first`."""
-        before = self._skeleton.own_buffers()
-        again = self.run(inputs).logits
-        changed = self._skeleton.changed_buffer(before)
-        if changed is not None:
-            self._skeleton.refresh_buffers(self.device, self.dtype)
-            raise ModelError(
-                f"the network changes its buffer {changed} in every pass although it is in "
-                f"evaluation mode: a score would depend on what was scored before. Change it in "
-                f"training mode alone (if self.training: …)"
-            )
-        finite = (first.isfinite() & again.isfinite()).flatten(1).all(dim=1)
-        if not bool(finite.any()):
-            self._tries += 1
-            return
-        guards.check_repeated(first[finite], again[finite])
-        one = int(finite.nonzero()[0])
-        row = structures.take(inputs, slice(one, one + 1))
-        guards.check_alone(lambda x: self.run(x).logits, row, first[one])
-        guards.check_reached(
-            lambda: self.run(inputs, guards.shaken(self._parameters)).logits[finite],
-            first[finite],
-            again[finite],
-        )
-        self._guarded = True
+        return self._look.found

@@ -70,8 +70,7 @@ def _jacobian(network: Network, row: Tensor) -> Jacobian:
     """∇f of one input [1, …], each parameter's part as a matrix with a row for each output."""
 
     def logits(parameters: dict[str, Tensor]) -> Tensor:
-        # `run` is without gradients; this is the one pass below it.
-        return network._run(row, parameters, None).logits
+        return network.run_as_is(row, parameters).logits  # with gradients
 
     floating = {n: p for n, p in network.parameters.items() if p.is_floating_point()}
     fixed = {n: p for n, p in network.parameters.items() if n not in floating}

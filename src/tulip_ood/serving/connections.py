@@ -1,9 +1,11 @@
 """Connections on which nobody asks, or listens: uvicorn waits for either as long as it takes.
 
 A client that opens connections and sends nothing, or a head that never ends, or does not take its
-answers, would hold them all.
+answers, would hold them all. And one whose body breaks off into something else, while it is being
+answered, is told of twice by uvicorn, and the second time is a traceback in the log.
 """
 
+import contextlib
 from typing import Any
 
 __all__ = ["hurried"]
@@ -41,6 +43,20 @@ def hurried(protocol: type[Any], seconds: float) -> type[Any]:
             self._forget()
             self._move()
             super().connection_lost(exc)
+
+        def send_400_response(self, msg: str) -> None:
+            """What came is no HTTP. It ends the connection, and the answer under way, if any."""
+            import h11
+
+            cycle = self.cycle if self._asked() else None
+            if cycle is None or not cycle.response_started:
+                # It cannot be said where the answer is out, and the rest of the request was read.
+                with contextlib.suppress(h11.LocalProtocolError):
+                    super().send_400_response(msg)
+            self.transport.close()
+            if cycle is not None:
+                cycle.disconnected = True  # what else is sent goes nowhere
+                cycle.message_event.set()
 
         def pause_writing(self) -> None:
             super().pause_writing()
