@@ -1,5 +1,6 @@
 """Small networks, trained once for the whole session, that every room's tests share."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -115,3 +116,14 @@ def short_search() -> Iterator[None]:
         patch.setattr(SearchSpace.__init__, "__defaults__", tuple(vars(short).values()))
         assert SearchSpace() == short != usual
         yield
+
+
+@pytest.fixture(scope="session")
+def one_registry() -> Iterator[None]:
+    """PyTorch reads the source of all its ONNX operators for every export: here, once for all."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    read = ONNXRegistry.from_torchlib
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(read))
+    yield
+    ONNXRegistry.from_torchlib = read
