@@ -1,10 +1,14 @@
 """Small networks, trained once for the whole session, that every room's tests share."""
 
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
+
+from tulip_ood.detectors.tuning import SearchSpace
 
 # Networks this small gain nothing from a second thread, and two workers share the cores.
 torch.set_num_threads(1)
@@ -95,3 +99,31 @@ def images() -> Problem:
         train(model, *bars(300, generator), steps=80)
         columns = bars(300, generator)[0].transpose(2, 3).contiguous()
         return Problem(model, bars(500, generator), bars(500, generator), columns)
+
+
+@pytest.fixture(scope="module")
+def short_search() -> Iterator[None]:
+    """Self-tuning tries 2 × 2 × 4 settings, not 4 × 5 × 11: for tests of what comes after it.
+
+    How it chooses among all of them is tested in `detectors/test_recipes.py`, `test_choices.py` and
+    `test_same_score.py`.
+    """
+    few = {"epsilon": (0.002, 0.005), "balance": (0.0, 1.0), "j": (0.0, 1.0, 2.0)}
+    usual = SearchSpace()
+    short = usual.restricted({**few, "j_scaling": (1.0,)})
+    with pytest.MonkeyPatch.context() as patch:
+        # A dataclass has its defaults in the signature of `__init__`.
+        patch.setattr(SearchSpace.__init__, "__defaults__", tuple(vars(short).values()))
+        assert SearchSpace() == short != usual
+        yield
+
+
+@pytest.fixture(scope="session")
+def one_registry() -> Iterator[None]:
+    """PyTorch reads the source of all its ONNX operators for every export: here, once for all."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    read = ONNXRegistry.from_torchlib
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(read))
+    yield
+    ONNXRegistry.from_torchlib = read

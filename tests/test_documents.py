@@ -61,6 +61,7 @@ def test_as_many_architectures_as_in_the_table() -> None:
 
 @pytest.mark.parametrize("document", WITH_PYTHON)
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+@pytest.mark.usefixtures("short_search")
 def test_the_python_in_the_documents_runs(
     document: str, vectors: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ def test_the_python_in_the_documents_runs(
     monkeypatch.chdir(tmp_path)
     # For a start, not all methods: those that take long are tested elsewhere.
     monkeypatch.setattr("tulip_ood.benchmark.entries.METHODS", ["msp", "ent", "knn", "ensemble"])
+    monkeypatch.setattr("tulip_ood.benchmark.entries.COMPOSITIONS", ["gen+react"])
     others = copy.deepcopy(vectors.model), copy.deepcopy(vectors.model)
     for other in others:
         torch.nn.init.normal_(other[0].weight)

@@ -1,6 +1,7 @@
 """What SECURITY.md promises of our own code: no eval, no pickle, no network unless asked for."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ ROOMS_WITH_A_NETWORK = {"serving", "cluster"}
 STARTS_PROCESSES = {"data/workers.py"}
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+@functools.cache
+def modules() -> list[tuple[str, ast.Module]]:
+    paths = sorted(ROOT.rglob("*.py"))
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths]
 
 
 def imported(tree: ast.Module) -> set[str]:

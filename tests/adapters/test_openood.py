@@ -11,7 +11,10 @@ from tulip_ood.detectors import KNN, MSP, Tulip, make
 from tulip_ood.errors import InputError, NotFittedError
 from tulip_ood.numerics.metrics import auroc
 
-pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning"),
+    pytest.mark.usefixtures("short_search"),
+]
 
 
 def dicts(pairs: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,10 @@ from tulip_ood.adapters.pytorch_ood import NeedsInputsError
 from tulip_ood.detectors import KNN, Tulip
 from tulip_ood.errors import InputError, NotFittedError, TulipError
 
-pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning"),
+    pytest.mark.usefixtures("short_search"),
+]
 
 
 def test_scores_are_ours_high_is_ood(vectors: Any) -> None:

@@ -19,7 +19,10 @@ from tulip_ood.detectors import KNN, Tulip
 from tulip_ood.errors import InputError, NotFittedError
 from tulip_ood.numerics.metrics import auroc
 
-pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning"),
+    pytest.mark.usefixtures("short_search"),
+]
 
 
 @pytest.fixture(scope="module")

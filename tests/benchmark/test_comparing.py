@@ -16,6 +16,7 @@ from tulip_ood.errors import InputError
 from tulip_ood.numerics import metrics
 
 METHODS = ["msp", "ent", "ebo", "scale", "knn", "mds", "noise", "tulip", "tulip+react", "ebo&knn"]
+pytestmark = pytest.mark.usefixtures("short_search")
 
 
 def batches(x: Tensor, y: Tensor | None = None, size: int = 64) -> Any:

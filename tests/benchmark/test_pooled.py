@@ -1,5 +1,6 @@
 """Differences over images, networks and noise, against a loop that really draws the indices."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -25,6 +26,7 @@ KEYS = [
 ] + [("id", "aurc")]
 
 
+@functools.cache
 def indices(n: int, name: str, b: int) -> Tensor:
     places = uniform((n,), seed=SEED, name=f"bootstrap/{name}", index=b)
     return (places * n).long().clamp_max(n - 1)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tulip_ood.benchmark.paper_table import paper_table_model
+from tulip_ood.benchmark.pooled import pool
 from tulip_ood.benchmark.rendering_html import as_html
 from tulip_ood.benchmark.runs import Benchmark, BenchmarkSet, Run
 from tulip_ood.benchmark.set_tables import per_set_table_model, shift_table_model
@@ -19,7 +20,8 @@ def changed(made: Benchmark, change: Callable[[Run], Run]) -> Benchmark:
 
 
 def notes(made: Benchmark, track: str = "val") -> str:
-    return "\n".join(paper_table_model(made, track).notes)
+    pooled = pool(made, track, resamples=10)  # whose intervals are no part of the notes
+    return "\n".join(paper_table_model(made, track, pooled=pooled).notes)
 
 
 def of_kind(made: Benchmark, **kinds: str) -> Benchmark:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 from typer.testing import Result
 
@@ -15,6 +16,7 @@ from .conftest import PREPARED
 
 Tulip = Callable[..., Result]
 MODEL = ("--model", "tulip_tiny:make")
+pytestmark = pytest.mark.usefixtures("one_registry")
 
 
 def test_size_and_cost_then_a_file_that_takes_pixels(

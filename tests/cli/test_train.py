@@ -1,6 +1,7 @@
 """`tulip train`: a checkpoint that every other command can open; wrong use in one line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,22 @@ from tulip_ood.models.spec import load_model
 from .conftest import Tulip
 
 
-def test_a_checkpoint_comes_out(tulip: Tulip, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def few(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two images of each class: the network that is trained is a large one for a test."""
+    folder = tmp_path_factory.mktemp("few")
+    for place in (project / "test").iterdir():
+        (folder / place.name).mkdir()
+        for path in sorted(place.iterdir())[:2]:
+            shutil.copy(path, folder / place.name)
+    return folder
+
+
+def test_a_checkpoint_comes_out(tulip: Tulip, few: Path, tmp_path: Path) -> None:
     out, shown = tmp_path / "net.safetensors", tmp_path / "net.json"
     result = tulip(
-        "train", "cifar10", "--data", "test", "--val", "test", "--out", str(out),
-        "--epochs", "1", "--batch-size", "30", "--dropout", "0.5", "--json", str(shown),
+        "train", "cifar10", "--data", few, "--val", few, "--out", str(out),
+        "--epochs", "1", "--batch-size", "3", "--dropout", "0.5", "--json", str(shown),
         "--device", "cpu",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -47,11 +59,13 @@ def test_wrong_use_is_said_in_one_line(tulip: Tulip, tmp_path: Path) -> None:
         assert words in result.stderr
 
 
-def test_cifar100_has_a_mean_and_deviation_of_its_own(tulip: Tulip, tmp_path: Path) -> None:
+def test_cifar100_has_a_mean_and_deviation_of_its_own(
+    tulip: Tulip, few: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "net.safetensors"
     result = tulip(
-        "train", "cifar100", "--data", "test", "--val", "test", "--out", out, "--epochs", "1",
-        "--batch-size", "60", "--device", "cpu",
+        "train", "cifar100", "--data", few, "--val", few, "--out", out, "--epochs", "1",
+        "--batch-size", "6", "--device", "cpu",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     check_metadata(out, "cifar100")

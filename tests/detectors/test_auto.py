@@ -64,8 +64,10 @@ def test_all_share_their_noise(fitted: Auto) -> None:
     assert order._settings() == shaped._settings() == ratio._settings()
 
 
-def test_shaped_features_have_constants_of_their_own(data: tuple[Tensor, Tensor]) -> None:
-    usual = Auto(network()).fit([data]).parts[1]
+def test_shaped_features_have_constants_of_their_own(
+    fitted: Auto, data: tuple[Tensor, Tensor]
+) -> None:
+    usual = fitted.parts[1]
     assert isinstance(usual, Tulip)
     assert (usual._setting.shaping, usual._setting.balance, usual._setting.j) == (
         "scale:85",
@@ -267,9 +269,8 @@ def test_an_input_costs_no_more_passes_than_were_said(looking: Auto) -> None:
     assert seen_rows == looking._needs_to_score().passes * len(x)
 
 
-def test_inner_stages_are_left_out_where_there_are_none(data: tuple[Tensor, Tensor]) -> None:
-    model = Sides(symmetric=True)
-    for detector in (Auto(network()).fit([data]), Auto(model).fit([images(model)])):
+def test_inner_stages_are_left_out_where_there_are_none(fitted: Auto, mirroring: Auto) -> None:
+    for detector in (fitted, mirroring):
         assert "depth" not in detector._part_names
         assert "inner stages" not in str(detector.report())
     with warnings.catch_warnings():
@@ -300,18 +301,26 @@ def images(model: nn.Module) -> tuple[Tensor, Tensor]:
     return x, (3 * model(4 * x) + torch.randn(300, 3) / 2).argmax(1).detach()
 
 
-def test_mirror_images_are_looked_at_where_they_are_answered_alike(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def mirroring() -> Auto:
+    """One that looks at mirror images, as its network answers them alike."""
     model = Sides(symmetric=True)
-    x, y = images(model)
-    detector = Auto(model).fit([(x, y)])
-    assert detector._mirrors
-    assert detector._needs_to_score().passes == 13
-    detector.save(tmp_path / "auto.tulip")
+    return Auto(model).fit([images(model)])
+
+
+def test_mirror_images_are_looked_at_where_they_are_answered_alike(
+    mirroring: Auto, tmp_path: Path
+) -> None:
+    model = Sides(symmetric=True)
+    x, _ = images(model)
+    assert mirroring._mirrors
+    assert mirroring._needs_to_score().passes == 13
+    mirroring.save(tmp_path / "auto.tulip")
     again = tulip_ood.load(tmp_path / "auto.tulip", model)
-    assert torch.equal(again.score(x), detector.score(x))
-    assert "mirror images" in str(detector.report())
-    batches = torch.cat([detector.score(part) for part in x.split(7)])
-    torch.testing.assert_close(batches, detector.score(x))
+    assert torch.equal(again.score(x), mirroring.score(x))
+    assert "mirror images" in str(mirroring.report())
+    batches = torch.cat([mirroring.score(part) for part in x.split(7)])
+    torch.testing.assert_close(batches, mirroring.score(x))
 
 
 class FromBytes(nn.Module):
@@ -326,22 +335,21 @@ class FromBytes(nn.Module):
         return self.inner((x.to(self.inner.head.weight.dtype) - 128) / 64)
 
 
-@pytest.mark.parametrize("colours_last", [False, True])
-@pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_bytes_are_mirrored_as_numbers_are(
-    colours_last: bool, kind: torch.dtype, symmetric: bool
-) -> None:
+def test_bytes_are_mirrored_as_numbers_are(symmetric: bool) -> None:
     inner = Sides(symmetric=symmetric)
     x, y = images(inner)
     x = (64 * x + 128).clamp(0, 255).to(torch.uint8)
-    laid_out = (x.permute(0, 2, 3, 1) if colours_last else x).to(kind)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plain = Auto(inner).fit([((x.float() - 128) / 64, y)])
-        detector = Auto(FromBytes(inner, colours_last=colours_last)).fit([(laid_out, y)])
-    assert detector._mirrors == plain._mirrors == symmetric
-    assert detector._facts["mirrored"] == plain._facts["mirrored"]
+        plain = Auto(inner, n_samples=2).fit([((x.float() - 128) / 64, y)])
+        for colours_last in (False, True):
+            model = FromBytes(inner, colours_last=colours_last)
+            for kind in (torch.uint8, torch.float32):
+                laid_out = (x.permute(0, 2, 3, 1) if colours_last else x).to(kind)
+                detector = Auto(model, n_samples=2).fit([(laid_out, y)])
+                assert detector._mirrors == plain._mirrors == symmetric
+                assert detector._facts["mirrored"] == plain._facts["mirrored"]
 
 
 def test_what_is_mirrored() -> None:
@@ -356,10 +364,9 @@ def test_what_is_mirrored() -> None:
     assert not Mirrored.fits((wide, wide))
 
 
-def test_both_images_count_half() -> None:
-    model = Sides(symmetric=True)
-    x, y = images(model)
-    detector = Auto(model).fit([(x, y)])
+def test_both_images_count_half(mirroring: Auto) -> None:
+    x, y = images(Sides(symmetric=True))
+    detector = mirroring
     needs, engine = detector._needs(), detector.engine
     own, other = (
         engine.passes_of(engine.collect([(x, y)], needs, seed=0, memory=1 << 30), needs, seed=0)
@@ -461,15 +468,16 @@ def test_what_is_refused(settings: dict[str, object], message: str) -> None:
         Auto(network(), **settings)  # type: ignore[arg-type]
 
 
-def test_parts_that_only_score_need_no_search_for_j(data: tuple[Tensor, Tensor]) -> None:
+def test_parts_that_only_score_need_no_search_for_j(
+    fitted: Auto, data: tuple[Tensor, Tensor]
+) -> None:
     """J is given for shaped features, and has no part in the ratio."""
-    detector = Auto(network()).fit([data])
-    passes = detector.engine.passes_of(
-        detector.engine.collect([data], detector._needs(), seed=0, memory=1 << 30),
-        detector._needs(),
+    passes = fitted.engine.passes_of(
+        fitted.engine.collect([data], fitted._needs(), seed=0, memory=1 << 30),
+        fitted._needs(),
         seed=0,
     )
-    for part in detector.parts[1:]:
+    for part in fitted.parts[1:]:
         if not isinstance(part, Tulip):
             continue
         quick = part._learn(passes)

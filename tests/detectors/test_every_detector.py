@@ -1,8 +1,10 @@
 """What holds for every detector there is, and for compositions of them."""
 
 import copy
+import functools
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,10 @@ from tulip_ood.errors import InputError, NotFittedError, TulipError
 
 NAMES = [*METHODS, "gen+react", "tulip+scale", "ebo&knn", "tulip&knn"]
 TOLERANCE = 1e-5  # of the validation scores' q95 − q5 range
-pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning"),
+    pytest.mark.usefixtures("short_search"),
+]
 
 
 class Block(nn.Sequential):
@@ -87,18 +92,19 @@ def new(name: str, world: World, **settings: Any) -> Detector:
     return make(name, world.model, **settings)
 
 
+FittedOnce = Callable[[str], Detector]
+
+
 @pytest.fixture(scope="module")
-def fitted(world: World) -> dict[str, Detector]:
-    return {}
+def fitted_once(world: World) -> FittedOnce:
+    """A method's detector on the validation data: fitted once for all tests, not to be changed."""
+    return functools.cache(lambda name: new(name, world).fit([world.val]))
 
 
 @pytest.fixture(params=NAMES)
-def detector(request: pytest.FixtureRequest, world: World, fitted: dict[str, Detector]) -> Detector:
-    """Fitted once for all tests, which may not change it."""
-    name = request.param
-    if name not in fitted:
-        fitted[name] = new(name, world).fit([world.val])
-    return fitted[name]
+def detector(request: pytest.FixtureRequest, fitted_once: FittedOnce) -> Detector:
+    """Every method in turn; tests may not change it."""
+    return fitted_once(request.param)
 
 
 def loadable(name: str, world: World) -> nn.Module:
@@ -137,14 +143,14 @@ def test_the_batch_does_not_matter(
     name: str,
     narrow: bool,
     world: World,
-    fitted: dict[str, Detector],
+    fitted_once: FittedOnce,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if narrow:
         monkeypatch.setattr("tulip_ood.network.precision.SMALL", 0)
         detector = new(name, world).fit([world.val])
     else:
-        detector = fitted.get(name) or new(name, world).fit([world.val])
+        detector = fitted_once(name)
     x = world.test[0][:24]
     whole = detector.score(x)
     alone = torch.cat([detector.score(one) for one in x.split(1)])
@@ -317,8 +323,8 @@ def test_what_cannot_be_fitted_or_scored_is_refused(name: str, world: World) -> 
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "auto" and "tulip" not in n])
-def test_passes_give_what_a_loader_gives(name: str, world: World) -> None:
-    by_loader = new(name, world).fit([world.val])
+def test_passes_give_what_a_loader_gives(name: str, world: World, fitted_once: FittedOnce) -> None:
+    by_loader = fitted_once(name)
     detector = new(name, world)
     rows = detector.engine.collect([world.val], detector._needs(), seed=0, memory=1 << 30)
     passes = detector.engine.passes_of(rows, detector._needs(), seed=0)
@@ -331,10 +337,12 @@ def test_passes_give_what_a_loader_gives(name: str, world: World) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_training_data_are_used_by_those_that_can(name: str, world: World) -> None:
+def test_training_data_are_used_by_those_that_can(
+    name: str, world: World, fitted_once: FittedOnce
+) -> None:
     x, y = world.train
     batches = [(x[i : i + 150], y[i : i + 150]) for i in range(0, 600, 150)]
-    plain = new(name, world).fit([world.val])
+    plain = fitted_once(name)
     on_train = new(name, world).fit([world.val], train=batches)
     facts = on_train.report().facts
     if not on_train.learns_from_data:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 import tulip_ood
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 quiet = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 
 

@@ -11,6 +11,8 @@ from tulip_ood.detectors.prediction import Reason, Reference
 from tulip_ood.errors import InputError, ThresholdError
 from tulip_ood.numerics.metrics import nll
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 
 @pytest.fixture(scope="module")
 def fitted(request: pytest.FixtureRequest) -> Any:

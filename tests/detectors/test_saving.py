@@ -16,6 +16,8 @@ import tulip_ood
 from tulip_ood.detectors import saving
 from tulip_ood.errors import FileFormatError, InputError
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 
 @pytest.fixture(scope="module")
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:

@@ -15,6 +15,8 @@ from tulip_ood.network.perturbation import PassSettings
 from tulip_ood.numerics import shaping
 from tulip_ood.numerics.tasks import make_task
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 quiet = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 
 

@@ -1,7 +1,5 @@
 """A small transformer on the bars, trained once."""
 
-import functools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -47,15 +45,9 @@ class SmallViT(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_registry() -> Iterator[None]:
-    """PyTorch reads the source of all its ONNX operators for every export: here, once for all."""
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    read = ONNXRegistry.from_torchlib
-    ONNXRegistry.from_torchlib = staticmethod(functools.cache(read))
-    yield
-    ONNXRegistry.from_torchlib = read
+@pytest.fixture(autouse=True)
+def exports_are_quick(one_registry: None) -> None:
+    """All tests of this folder export."""
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,52 @@ def thousand(images: Any) -> Tensor:
     return torch.cat([images.test[0], images.ood, -images.ood[:200]])
 
 
-@pytest.mark.parametrize(("network", "scope"), [("cnn", "all"), ("vit", "last-block")])
-def test_a_thousand_inputs_in_plain_onnxruntime(
-    network: str, scope: str, images: Any, vit: nn.Module, thousand: Tensor, tmp_path: Path
-) -> None:
-    model = vit if network == "vit" else images.model
-    detector = tulip_ood.Tulip(model, scope=scope, n_samples=4)
+@dataclass(frozen=True)
+class Gate:
+    """A detector and the file that was made of it."""
+
+    detector: tulip_ood.Tulip
+    path: Path
+    written: Any
+
+
+@pytest.fixture(scope="module", params=[("cnn", "all"), ("vit", "last-block")], ids="-".join)
+def onnx_gate(
+    request: pytest.FixtureRequest,
+    images: Any,
+    vit: nn.Module,
+    thousand: Tensor,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Gate:
+    """TULiP on either network, compared on a thousand inputs when it was written."""
+    network, scope = request.param
+    detector = tulip_ood.Tulip(vit if network == "vit" else images.model, scope=scope, n_samples=4)
     detector.fit(images.loader(), recipe="balanced")
-    written = tulip_ood.export(detector, tmp_path / "gate.onnx", check=[thousand])
+    path = tmp_path_factory.mktemp("onnx") / "gate.onnx"
+    return Gate(detector, path, tulip_ood.export(detector, path, check=[thousand]))
+
+
+@pytest.fixture(scope="module")
+def pt2_gate(images: Any, vit: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    """The other format; only the transformer's head is perturbed."""
+    detector = tulip_ood.Tulip(vit, scope="head", n_samples=2, score="msp")
+    detector.fit(images.loader(), recipe="balanced")
+    path = tmp_path_factory.mktemp("pt2") / "gate.pt2"
+    return Gate(detector, path, tulip_ood.export(detector, path))
+
+
+def test_a_thousand_inputs_in_plain_onnxruntime(onnx_gate: Gate, thousand: Tensor) -> None:
+    written, whole = onnx_gate.written, onnx_gate.detector.scope == "all"
     assert len(thousand) == 1000
     assert written.parity.n_inputs == 1049
     assert written.parity.score <= 1e-4
     assert written.plan.megabytes < written.megabytes < written.plan.megabytes + 0.2
     assert written.plan.passes == 6
-    assert (written.plan.trunk_share > 0) == (scope != "all")
-    convolutions = [n for n in onnx.load(tmp_path / "gate.onnx").graph.node if n.op_type == "Conv"]
-    assert len(convolutions) == (12 if scope == "all" else 1)  # the trunk is there once
-    close(run_plainly(tmp_path / "gate.onnx", thousand, detector), detector, thousand)
+    assert (written.plan.trunk_share > 0) == (not whole)
+    convolutions = [n for n in onnx.load(onnx_gate.path).graph.node if n.op_type == "Conv"]
+    assert len(convolutions) == (12 if whole else 1)  # the trunk is there once
+    found = run_plainly(onnx_gate.path, thousand, onnx_gate.detector)
+    close(found, onnx_gate.detector, thousand)
 
 
 @pytest.mark.parametrize(
@@ -54,20 +84,17 @@ def test_other_methods(method: str, images: Any, tmp_path: Path) -> None:
     close(tulip_ood.export.load(tmp_path / "gate.onnx")(images.ood), detector, images.ood)
 
 
-@pytest.mark.parametrize("kind", ["onnx", "pt2"])
-def test_no_inputs_get_no_answers(kind: str, images: Any, tmp_path: Path) -> None:
+def test_no_inputs_get_no_answers(onnx_gate: Gate, pt2_gate: Gate, images: Any) -> None:
     """As from the detector; onnxruntime itself fails on an empty batch."""
-    detector = tulip_ood.Tulip(images.model, n_samples=2, j=1.0)
-    detector.fit(images.loader(), recipe="balanced")
-    tulip_ood.export(detector, tmp_path / f"gate.{kind}")
-    artefact = tulip_ood.export.load(tmp_path / f"gate.{kind}", trust=True)
-    one, none = artefact(images.ood[:1]), artefact(images.ood[:0])
-    assert one.keys() == none.keys()
-    for name, whole in one.items():
-        assert none[name].shape == (0, *whole.shape[1:])
-        assert none[name].dtype == whole.dtype
-    with pytest.raises(InputError, match="must be float32"):
-        artefact(torch.zeros(0, 7))
+    for gate in (onnx_gate, pt2_gate):
+        artefact = tulip_ood.export.load(gate.path, trust=True)
+        one, none = artefact(images.ood[:1]), artefact(images.ood[:0])
+        assert one.keys() == none.keys()
+        for name, whole in one.items():
+            assert none[name].shape == (0, *whole.shape[1:])
+            assert none[name].dtype == whole.dtype
+        with pytest.raises(InputError, match="must be float32"):
+            artefact(torch.zeros(0, 7))
 
 
 def test_without_a_drift_pass(images: Any, tmp_path: Path) -> None:
@@ -77,14 +104,11 @@ def test_without_a_drift_pass(images: Any, tmp_path: Path) -> None:
     close(tulip_ood.export.load(tmp_path / "gate.onnx")(images.ood), detector, images.ood)
 
 
-def test_pt2_is_opened_when_it_is_trusted(vit: nn.Module, images: Any, tmp_path: Path) -> None:
-    detector = tulip_ood.Tulip(vit, scope="head", n_samples=2, score="msp")
-    detector.fit(images.loader(), recipe="balanced")
-    tulip_ood.export(detector, tmp_path / "gate.pt2")
+def test_pt2_is_opened_when_it_is_trusted(pt2_gate: Gate, images: Any) -> None:
     with pytest.raises(InputError, match="can run code when it is loaded"):
-        tulip_ood.export.load(tmp_path / "gate.pt2")
-    artefact = tulip_ood.export.load(tmp_path / "gate.pt2", trust=True)
-    close(artefact(images.ood), detector, images.ood)
+        tulip_ood.export.load(pt2_gate.path)
+    artefact = tulip_ood.export.load(pt2_gate.path, trust=True)
+    close(artefact(images.ood), pt2_gate.detector, images.ood)
     assert artefact.golden_gap() <= 1e-4
 
 

@@ -20,6 +20,7 @@ from tulip_ood.report.fitted import terms
 
 VOID = {"meta", "img", "br", "hr", "col", "input", "link"}
 EVIL = '<script>alert("x")</script> & "quotes"'
+pytestmark = pytest.mark.usefixtures("short_search")
 
 
 class Checker(HTMLParser):
