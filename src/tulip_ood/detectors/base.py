@@ -20,11 +20,11 @@ from tulip_ood.detectors.findings import Finding, look_at_validation
 from tulip_ood.detectors.fitting import learn_and_calibrate, unscored_as_odd, usable
 from tulip_ood.detectors.learning import HoldAll, Learned, Learner
 from tulip_ood.detectors.outside import hold_ood
-from tulip_ood.detectors.precision import Parity, compare_precisions
+from tulip_ood.detectors.precision import settle_precision
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.detectors.search import Tried, best_parameters, combinations
 from tulip_ood.detectors.storing import Storing
-from tulip_ood.errors import InputError, in_one_line, warn
+from tulip_ood.errors import InputError, warn
 from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.measures import Measure
@@ -120,6 +120,10 @@ class Detector(Answering, Storing):
         learner = self._learner()
         learner.add(passes)
         return learner.finish()
+
+    def _ahead(self, passes: Passes) -> Passes:
+        """The passes, knowing what is the same in every fold that is learned from."""
+        return passes
 
     def _learner(self) -> Learner:
         """What learns batch by batch; by default something that holds all and calls `_learn`."""
@@ -255,23 +259,17 @@ class Detector(Answering, Storing):
         return passes
 
     def _settle_precision(self, passes: Passes, rows: Rows, needs: Needs) -> Passes:
-        """Passes in half precision, where they do what those in float32 do."""
-        parity = Parity(False, "half precision is for accelerators")
-        half = passes
-        try:
-            if self.network.device.type != "cpu":
-                self.engine.settle("half")
-                half = self.engine.passes_of(rows, needs, seed=self.seed)
-                parity = compare_precisions(
-                    passes, half, lambda p: self._score(self._learn(p), p), self.task.label
-                )
-        except RuntimeError as error:
-            parity = Parity(False, in_one_line(error))
-        finally:
-            self.engine.settle("half" if parity.holds else "float32")
+        def remake() -> Passes:
+            return self.engine.passes_of(rows, needs, seed=self.seed)
+
+        def score(some: Passes) -> Tensor:
+            some = self._ahead(some)
+            return self._score(self._learn(some), some)
+
+        settled, parity = settle_precision(self.engine, passes, remake, score)
         self._facts["precision"] = self.network.precision
         self._facts["precision_because"] = parity.reason
-        return half if parity.holds else passes
+        return settled
 
     def _fit_needs(self, tune: Any) -> Needs:
         """What fitting needs: that of any combination of parameters, if they are to be chosen."""
@@ -336,6 +334,7 @@ class Detector(Answering, Storing):
     ) -> None:
         """Choose parameters, learn from one part of the passes, calibrate on the other."""
         passes, bad = usable(passes, self.task, self.seed)
+        passes = self._ahead(passes)
         assert passes.labels is not None
         repeated = 0 if passes.ids is None else len(passes.ids) - len(set(passes.ids))
         self._findings += look_at_validation(

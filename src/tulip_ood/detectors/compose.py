@@ -145,6 +145,11 @@ class Sum(Detector):
         part.engine.inputs = self.engine.inputs
         part._prepare(rows, tune, count)
 
+    def _ahead(self, passes: Passes) -> Passes:
+        for part in self.parts:
+            passes = part._ahead(passes)
+        return passes
+
     def _learn(self, passes: Passes) -> SumState:
         return self._standardised(passes, [None] * len(self.parts))
 
