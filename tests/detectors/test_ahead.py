@@ -13,12 +13,15 @@ from tulip_ood import Auto, Tulip
 from tulip_ood.detectors import measured as measuring
 from tulip_ood.detectors.ahead import measured_ahead
 from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.envelope_fit import held_out_likelihood
+from tulip_ood.detectors.fitting import splits
 from tulip_ood.detectors.measured import measure
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.detectors.shaping import make_shaping
 from tulip_ood.network import passes as records
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.passes import Passes
+from tulip_ood.numerics import calibration
 
 pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 
@@ -115,6 +118,37 @@ def test_as_if_every_fold_computed_it(name: str, monkeypatch: pytest.MonkeyPatch
     plainly(monkeypatch)
     again = make(model).fit([(x[:n], y[:n])], **options)
     same(all_of(detector, x[n:]), all_of(again, x[n:]))
+
+
+@pytest.mark.parametrize("n", [120, 404], ids=["folds", "halves"])
+@pytest.mark.parametrize("make", [Tulip, Auto])
+def test_folds_are_not_learned_from_again_to_be_judged(
+    make: type[Tulip] | type[Auto], n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, y = problem(FEW, n, symmetric=False)
+    seen: list[Passes] = []
+    judge, search, searches = Tulip._judge, calibration.calibrate_j, []
+
+    def judging(self: Tulip, passes: Passes, taught: Any) -> None:
+        seen.append(passes)
+        judge(self, passes, taught)
+
+    def searching(*given: Any) -> Any:
+        searches.append(given)
+        return search(*given)
+
+    monkeypatch.setattr(Tulip, "_judge", judging)
+    monkeypatch.setattr(calibration, "calibrate_j", searching)
+    options = {"recipe": "balanced"} if make is Tulip else {}
+    detector = make(model).fit([(x, y)], **options)
+    learned = 6 if n == 120 else 1  # every fold and all, or one half
+    assert len(searches) == (learned if make is Tulip else 6 * learned)
+    tulip = detector if isinstance(detector, Tulip) else detector._order
+    anew = [tulip._learn(seen[0].take(inside)) for inside, _ in splits(seen[0])]
+    plain, enveloped = held_out_likelihood(seen[0], tulip.task, anew, sqrt_outputs=False)
+    facts = detector.report().facts
+    assert facts["held_out_nll_plain"] == pytest.approx(-plain, rel=1e-12)
+    assert facts["held_out_nll_tulip"] == pytest.approx(-enveloped, rel=1e-12)
 
 
 def record(n: int = 30, features: int = 12, classes: int = 5, samples: int = 4) -> Passes:

@@ -265,11 +265,11 @@ class Auto(PartedSum):
             "a loader"
         )
 
-    def _judge(self, passes: Passes) -> None:
+    def _judge(self, passes: Passes, taught: Sequence[Any]) -> None:
         """TULiP says what there is to say about the envelope, and whether its width helps."""
         order, at = self._order, self._part_names.index(ORDER)
         order._findings, order._facts = [], dict(self._facts)
-        order._judge(passes)
+        order._judge(passes, [split.parts[at] for split in taught])
         states = tuple(order._state if i == at else s for i, s in enumerate(self._state.parts))
         self._state = replace(self._state, parts=states)
         alone = self._heard == (ORDER,)  # otherwise J = 0 is not the whole score

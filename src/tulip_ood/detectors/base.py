@@ -7,7 +7,7 @@ saving: all of that is here, once.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -17,7 +17,7 @@ from tulip_ood.detectors.answering import Answering
 from tulip_ood.detectors.decision import Calibration
 from tulip_ood.detectors.engine import Engine, Held, PassCount
 from tulip_ood.detectors.findings import Finding, look_at_validation
-from tulip_ood.detectors.fitting import learn_and_calibrate, unscored_as_odd, usable
+from tulip_ood.detectors.fitting import Fit, learn_and_calibrate, unscored_as_odd, usable
 from tulip_ood.detectors.learning import HoldAll, Learned, Learner
 from tulip_ood.detectors.outside import hold_ood
 from tulip_ood.detectors.precision import settle_precision
@@ -148,8 +148,8 @@ class Detector(Answering, Storing):
     def _make_perturbation(self, settings: PassSettings) -> Perturbation:
         return Perturbation(self.network, {}, InitialMean({}, ()), settings)
 
-    def _judge(self, passes: Passes) -> None:
-        """Facts and findings about what was fitted; methods add their own."""
+    def _judge(self, passes: Passes, taught: Sequence[Any]) -> None:
+        """Facts and findings about what was fitted; `taught` is what each of `splits` taught."""
 
     def _report_lines(self) -> list[str]:
         """Sentences about what this method has learned."""
@@ -267,8 +267,8 @@ class Detector(Answering, Storing):
             return self._score(self._learn(some), some)
 
         settled, parity = settle_precision(self.engine, passes, remake, score)
-        self._facts["precision"] = self.network.precision
-        self._facts["precision_because"] = parity.reason
+        found = {"precision": self.network.precision, "precision_because": parity.reason}
+        self._facts |= found
         return settled
 
     def _fit_needs(self, tune: Any) -> Needs:
@@ -342,7 +342,7 @@ class Detector(Answering, Storing):
         )
         if outside and self.search:
             self._choose(*best_parameters(self, passes, outside, state))
-        self._state, calibration = self._learn_and_calibrate(passes, state)
+        self._state, calibration, taught = self._learn_and_calibrate(passes, state)
         lost = bad + (0 if rows is None else rows.dropped_beside)
         share = calibration.n_inputs / len(passes)  # held out, of all
         self._calibration = calibration.with_unscorable(round(lost * share))
@@ -370,16 +370,16 @@ class Detector(Answering, Storing):
                 f"many as {self.fit_memory / 2**30:.1f} GiB hold (fit_memory)",
             )
         self.set_threshold(false_alarm=FALSE_ALARM)
-        self._judge(passes)
+        self._judge(passes, taught)
 
-    def _learn_and_calibrate(self, passes: Passes, state: Any) -> tuple[Any, Calibration]:
+    def _learn_and_calibrate(self, passes: Passes, state: Any) -> Fit:
         if state is None:
             return learn_and_calibrate(passes, self.task, self._learn, self._score)
         assert passes.labels is not None
         wrong = 1.0 - self.task.correct(passes.base, passes.labels)
         # None of it was learned from: all is held out.
         scores = unscored_as_odd(self._score(state, passes))
-        return state, Calibration.of(scores, wrong, ids=passes.ids)
+        return state, Calibration.of(scores, wrong, ids=passes.ids), []
 
     def _choose(self, parameters: Mapping[str, Any], tried: list[Tried]) -> None:
         self._given = self.parameters
