@@ -16,6 +16,7 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.envelope_fit import held_out_likelihood
 from tulip_ood.detectors.fitting import splits
 from tulip_ood.detectors.measured import measure
+from tulip_ood.detectors.pseudo import pseudo_sets
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.detectors.shaping import make_shaping
 from tulip_ood.network import passes as records
@@ -149,6 +150,29 @@ def test_folds_are_not_learned_from_again_to_be_judged(
     facts = detector.report().facts
     assert facts["held_out_nll_plain"] == pytest.approx(-plain, rel=1e-12)
     assert facts["held_out_nll_tulip"] == pytest.approx(-enveloped, rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [100, 420])  # all of them, and the half that is learned from
+def test_kinds_are_judged_by_passes_that_are_there(n: int) -> None:
+    model, x, y = problem(FEW, n, symmetric=False)
+    detector = tulip_ood.detectors.GEN(model)
+    engine, needs = detector.engine, detector._needs()
+    rows = engine.collect([(x, y)], needs, seed=0, memory=1 << 30)
+    counts: dict[bool, list[int]] = {True: [], False: []}
+    plain, quick = (
+        pseudo_sets(
+            engine,
+            rows,
+            needs,
+            seed=0,
+            progress=counts[there].append,
+            clean=engine.passes_of(rows, needs, seed=0) if there else None,
+        )
+        for there in (False, True)
+    )
+    assert list(plain) == list(quick)
+    assert all(torch.equal(plain[kind].base, quick[kind].base) for kind in plain)
+    assert sum(counts[False]) - sum(counts[True]) == min(n, 210)
 
 
 def record(n: int = 30, features: int = 12, classes: int = 5, samples: int = 4) -> Passes:
