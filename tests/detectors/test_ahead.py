@@ -1,5 +1,6 @@
 """What is computed once before the folds is what every fold would compute for itself."""
 
+import weakref
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
@@ -173,6 +174,28 @@ def test_kinds_are_judged_by_passes_that_are_there(n: int) -> None:
     assert list(plain) == list(quick)
     assert all(torch.equal(plain[kind].base, quick[kind].base) for kind in plain)
     assert sum(counts[False]) - sum(counts[True]) == min(n, 210)
+
+
+def test_passes_are_not_held_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = problem(FEW, 100, symmetric=False)
+    make, learn = Auto._fit_passes, Auto._learn_and_calibrate
+    made: list[weakref.ref[Tensor]] = []
+    held: list[bool] = []
+
+    def making(self: Auto, *given: Any) -> Passes:
+        passes = make(self, *given)
+        made.extend(map(weakref.ref, (passes.noisy, passes.noisy_features)))
+        return passes
+
+    def learning(self: Auto, passes: Passes, state: Any) -> Any:
+        held.extend([ref() is not None for ref in made])
+        held.append(passes.noisy_features is not None)  # they are shaped by now
+        return learn(self, passes, state)
+
+    monkeypatch.setattr(Auto, "_fit_passes", making)
+    monkeypatch.setattr(Auto, "_learn_and_calibrate", learning)
+    Auto(model).fit([(x, y)])
+    assert held == [False, False, False]
 
 
 def record(n: int = 30, features: int = 12, classes: int = 5, samples: int = 4) -> Passes:

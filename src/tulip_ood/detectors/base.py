@@ -240,7 +240,9 @@ class Detector(Answering, Storing):
         state = None
         if train is not None and self.learns_from_data:
             state = self._learn_stream(train)
-        self._finish(passes, rows, state, outside)
+        made = [passes]
+        del passes  # what is learned from is a copy in another order: nobody holds this one then
+        self._finish(made.pop(), rows, state, outside)
 
     def _fit_passes(
         self, rows: Rows, held: Held | None, tune: Any, progress: Progress | None
@@ -267,8 +269,7 @@ class Detector(Answering, Storing):
             return self._score(self._learn(some), some)
 
         settled, parity = settle_precision(self.engine, passes, remake, score)
-        found = {"precision": self.network.precision, "precision_because": parity.reason}
-        self._facts |= found
+        self._facts |= {"precision": self.network.precision, "precision_because": parity.reason}
         return settled
 
     def _fit_needs(self, tune: Any) -> Needs:
