@@ -17,7 +17,7 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.registry import METHODS, make
 from tulip_ood.errors import InputError, NotFittedError, TulipError
 
-NAMES = [*METHODS, "gen+react", "tulip+scale", "ebo&knn", "tulip&knn"]
+NAMES = [*METHODS, "gen+react", "tulip+scale", "ebo&knn", "tulip&knn", "tulip&react"]
 TOLERANCE = 1e-5  # of the validation scores' q95 − q5 range
 pytestmark = [
     pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning"),

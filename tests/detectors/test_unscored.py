@@ -70,7 +70,7 @@ def test_what_has_no_score_counts_as_odd() -> None:
         return torch.where(part.base[:, 0] > 1, math.nan, part.base[:, 0])
 
     task = make_task("classification")
-    _, calibration = learn_and_calibrate(passes, task, lambda _: Nothing(), score)
+    _, calibration, _ = learn_and_calibrate(passes, task, lambda _: Nothing(), score)
     assert calibration.n_inputs == 250
     assert calibration.unscorable == float((logits[250:, 0] > 1).double().mean())
 

@@ -268,11 +268,11 @@ class Auto(PartedSum):
             "a loader"
         )
 
-    def _judge(self, passes: Passes) -> None:
+    def _judge(self, passes: Passes, taught: Sequence[Any]) -> None:
         """TULiP says what there is to say about the envelope, and whether its width helps."""
         order, at = self._order, self._part_names.index(ORDER)
         order._findings, order._facts = [], dict(self._facts)
-        order._judge(passes)
+        order._judge(passes, [split.parts[at] for split in taught])
         if self.n_samples == 0:
             order._state = replace(order._state, j_probs=0.0)  # nor do probabilities need noise
         states = tuple(order._state if i == at else s for i, s in enumerate(self._state.parts))

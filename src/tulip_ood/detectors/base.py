@@ -7,7 +7,7 @@ saving: all of that is here, once.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -17,14 +17,14 @@ from tulip_ood.detectors.answering import Answering
 from tulip_ood.detectors.decision import Calibration
 from tulip_ood.detectors.engine import Engine, Held, PassCount
 from tulip_ood.detectors.findings import Finding, look_at_validation
-from tulip_ood.detectors.fitting import learn_and_calibrate, unscored_as_odd, usable
+from tulip_ood.detectors.fitting import Fit, learn_and_calibrate, unscored_as_odd, usable
 from tulip_ood.detectors.learning import HoldAll, Learned, Learner
 from tulip_ood.detectors.outside import hold_ood
-from tulip_ood.detectors.precision import Parity, compare_precisions
+from tulip_ood.detectors.precision import settle_precision
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.detectors.search import Tried, best_parameters, combinations
 from tulip_ood.detectors.storing import Storing
-from tulip_ood.errors import InputError, in_one_line, warn
+from tulip_ood.errors import InputError, warn
 from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.measures import Measure
@@ -121,6 +121,10 @@ class Detector(Answering, Storing):
         learner.add(passes)
         return learner.finish()
 
+    def _ahead(self, passes: Passes) -> Passes:
+        """The passes, knowing what is the same in every fold that is learned from."""
+        return passes
+
     def _learner(self) -> Learner:
         """What learns batch by batch; by default something that holds all and calls `_learn`."""
         return HoldAll(self._learn)
@@ -144,8 +148,8 @@ class Detector(Answering, Storing):
     def _make_perturbation(self, settings: PassSettings) -> Perturbation:
         return Perturbation(self.network, {}, InitialMean({}, ()), settings)
 
-    def _judge(self, passes: Passes) -> None:
-        """Facts and findings about what was fitted; methods add their own."""
+    def _judge(self, passes: Passes, taught: Sequence[Any]) -> None:
+        """Facts and findings about what was fitted; `taught` is what each of `splits` taught."""
 
     def _report_lines(self) -> list[str]:
         """Sentences about what this method has learned."""
@@ -236,7 +240,9 @@ class Detector(Answering, Storing):
         state = None
         if train is not None and self.learns_from_data:
             state = self._learn_stream(train)
-        self._finish(passes, rows, state, outside)
+        made = [passes]
+        del passes  # what is learned from is a copy in another order: nobody holds this one then
+        self._finish(made.pop(), rows, state, outside)
 
     def _fit_passes(
         self, rows: Rows, held: Held | None, tune: Any, progress: Progress | None
@@ -255,23 +261,16 @@ class Detector(Answering, Storing):
         return passes
 
     def _settle_precision(self, passes: Passes, rows: Rows, needs: Needs) -> Passes:
-        """Passes in half precision, where they do what those in float32 do."""
-        parity = Parity(False, "half precision is for accelerators")
-        half = passes
-        try:
-            if self.network.device.type != "cpu":
-                self.engine.settle("half")
-                half = self.engine.passes_of(rows, needs, seed=self.seed)
-                parity = compare_precisions(
-                    passes, half, lambda p: self._score(self._learn(p), p), self.task.label
-                )
-        except RuntimeError as error:
-            parity = Parity(False, in_one_line(error))
-        finally:
-            self.engine.settle("half" if parity.holds else "float32")
-        self._facts["precision"] = self.network.precision
-        self._facts["precision_because"] = parity.reason
-        return half if parity.holds else passes
+        def remake() -> Passes:
+            return self.engine.passes_of(rows, needs, seed=self.seed)
+
+        def score(some: Passes) -> Tensor:
+            some = self._ahead(some)
+            return self._score(self._learn(some), some)
+
+        settled, parity = settle_precision(self.engine, passes, remake, score)
+        self._facts |= {"precision": self.network.precision, "precision_because": parity.reason}
+        return settled
 
     def _fit_needs(self, tune: Any) -> Needs:
         """What fitting needs: that of any combination of parameters, if they are to be chosen."""
@@ -336,6 +335,7 @@ class Detector(Answering, Storing):
     ) -> None:
         """Choose parameters, learn from one part of the passes, calibrate on the other."""
         passes, bad = usable(passes, self.task, self.seed)
+        passes = self._ahead(passes)
         assert passes.labels is not None
         repeated = 0 if passes.ids is None else len(passes.ids) - len(set(passes.ids))
         self._findings += look_at_validation(
@@ -343,7 +343,7 @@ class Detector(Answering, Storing):
         )
         if outside and self.search:
             self._choose(*best_parameters(self, passes, outside, state))
-        self._state, calibration = self._learn_and_calibrate(passes, state)
+        self._state, calibration, taught = self._learn_and_calibrate(passes, state)
         lost = bad + (0 if rows is None else rows.dropped_beside)
         share = calibration.n_inputs / len(passes)  # held out, of all
         self._calibration = calibration.with_unscorable(round(lost * share))
@@ -371,16 +371,16 @@ class Detector(Answering, Storing):
                 f"many as {self.fit_memory / 2**30:.1f} GiB hold (fit_memory)",
             )
         self.set_threshold(false_alarm=FALSE_ALARM)
-        self._judge(passes)
+        self._judge(passes, taught)
 
-    def _learn_and_calibrate(self, passes: Passes, state: Any) -> tuple[Any, Calibration]:
+    def _learn_and_calibrate(self, passes: Passes, state: Any) -> Fit:
         if state is None:
             return learn_and_calibrate(passes, self.task, self._learn, self._score)
         assert passes.labels is not None
         wrong = 1.0 - self.task.correct(passes.base, passes.labels)
         # None of it was learned from: all is held out.
         scores = unscored_as_odd(self._score(state, passes))
-        return state, Calibration.of(scores, wrong, ids=passes.ids)
+        return state, Calibration.of(scores, wrong, ids=passes.ids), []
 
     def _choose(self, parameters: Mapping[str, Any], tried: list[Tried]) -> None:
         self._given = self.parameters

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
-from tulip_ood.detectors.decision import Calibration
 from tulip_ood.detectors.engine import PassCount
-from tulip_ood.detectors.fitting import cross_fit, learn_and_calibrate, unscored_as_odd
+from tulip_ood.detectors.fitting import Fit, cross_fit, learn_and_calibrate, unscored_as_odd
 from tulip_ood.detectors.learning import Learner
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.errors import InputError
@@ -145,23 +144,28 @@ class Sum(Detector):
         part.engine.inputs = self.engine.inputs
         part._prepare(rows, tune, count)
 
+    def _ahead(self, passes: Passes) -> Passes:
+        for part in self.parts:
+            passes = part._ahead(passes)
+        return passes
+
     def _learn(self, passes: Passes) -> SumState:
         return self._standardised(passes, [None] * len(self.parts))
 
     def _learner(self) -> Learner:
         return _SumLearner(self)
 
-    def _learn_and_calibrate(self, passes: Passes, state: Any) -> tuple[Any, Calibration]:
+    def _learn_and_calibrate(self, passes: Passes, state: Any) -> Fit:
         """Parts that did not learn from training data, and the scale, need validation data."""
         known = [None] * len(self.parts) if state is None else state.parts
 
         def complete(part: Passes) -> SumState:
             return self._standardised(part, known)
 
-        whole, calibration = learn_and_calibrate(passes, self.task, complete, self._score)
+        whole, calibration, taught = learn_and_calibrate(passes, self.task, complete, self._score)
         for part, own in zip(self.parts, whole.parts, strict=True):
             part._state = own
-        return whole, calibration
+        return whole, calibration, taught
 
     def _standardised(self, passes: Passes, states: Sequence[Any]) -> SumState:
         """Learn what is not learned yet, and the scale of every part's held-out scores."""

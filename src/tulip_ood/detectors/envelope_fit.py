@@ -1,6 +1,6 @@
 """What TULiP learns from passes, and what follows from it: pure functions on `Passes`."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -340,11 +340,17 @@ def judge_passes(
 def held_out_likelihood(
     passes: Passes,
     task: Task,
-    learn: Callable[[Passes], FittedEnvelope],
+    taught: Sequence[FittedEnvelope],
     *,
     sqrt_outputs: bool,
 ) -> tuple[float, float]:
     """Mean log-likelihood of inputs that were not learned from: plain, and enveloped at J*.
+
+    Args:
+        passes: Of labelled ID inputs.
+        task: What the outputs mean.
+        taught: What each of their `splits` has taught, in this order.
+        sqrt_outputs: Whether D is multiplied by √o.
 
     Example:
         >>> from tulip_ood.network.perturbation import PassSettings
@@ -354,15 +360,16 @@ def held_out_likelihood(
         >>> noisy, drift = base + torch.randn(4, 40, 3), 1.1 * base
         >>> passes = Passes(base, noisy, drift, None, labels, PassSettings(0.01, n_samples=4))
         >>> task, setting = make_task("classification"), Setting(0.01)
-        >>> learn = lambda part: fit_envelope(part, task, setting, sqrt_outputs=False)
-        >>> plain, enveloped = held_out_likelihood(passes, task, learn, sqrt_outputs=False)
+        >>> inside = [passes.take(inside) for inside, _ in splits(passes)]
+        >>> taught = [fit_envelope(p, task, setting, sqrt_outputs=False) for p in inside]
+        >>> plain, enveloped = held_out_likelihood(passes, task, taught, sqrt_outputs=False)
         >>> plain < 0, enveloped < 0
         (True, True)
     """
     totals = [0.0, 0.0]
     parts = splits(passes)
-    for inside, held in parts:
-        state, part = learn(passes.take(inside)), passes.take(held)
+    for (_, held), state in zip(parts, taught, strict=True):
+        part = passes.take(held)
         assert part.labels is not None
         measured, constants = measure(part, sqrt_outputs=sqrt_outputs), state.plain
         unit = measured.stretch(constants.trace_xx, constants.lam)

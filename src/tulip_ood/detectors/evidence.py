@@ -6,6 +6,7 @@ still answered rightly tell what it says of inputs that nothing is wrong with.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -92,8 +93,9 @@ class Trial:
         self._progress = count.add if count is not None else None
         self._says = says or (lambda detector, state, passes: detector._score(state, passes))
         self._judged = rows.take(range(half))
-        self._inside = self._some(self._judged)
-        learned = self._some(rows.take(range(half, len(rows))))
+        clean = self._some(self._judged)
+        self._clean, self._inside = clean.base_alone(), clean.only_finite()
+        learned = self._some(rows.take(range(half, len(rows)))).only_finite()
         self._states = {name: score._learn(learned) for name, score in scores.items()}
 
     def _some(self, rows: Rows) -> Passes:
@@ -104,10 +106,15 @@ class Trial:
         made = self._engine.passes_of(rows, self._needs, seed=self._seed, progress=self._progress)
         assert made.labels is not None
         labels = self._engine.network.task.check_labels(made.labels, made.base)
-        return replace(made, labels=labels).only_finite()
+        return replace(made, labels=labels)
 
     def _said(self, name: str, passes: Passes) -> Tensor:
         return self._says(self._scores[name], self._states[name], passes)
+
+    @cached_property
+    def _said_inside(self) -> dict[str, Tensor]:
+        """What every score says of the held-out half, which all else is compared with."""
+        return {name: self._said(name, self._inside) for name in self._scores}
 
     # ------------------------------------------------------------------- pseudo-OOD
 
@@ -124,21 +131,26 @@ class Trial:
         """
         try:
             kinds = pseudo_sets(
-                self._engine, self._judged, self._needs, seed=self._seed, progress=self._progress
+                self._engine,
+                self._judged,
+                self._needs,
+                seed=self._seed,
+                progress=self._progress,
+                clean=self._clean,
             )
         except InputError:
             return dict.fromkeys(self._scores, 0.0), {"kinds": []}
 
-        def found(score: Callable[[Passes], Tensor]) -> float:
-            own = score(self._inside)
+        def found(own: Tensor, score: Callable[[Passes], Tensor]) -> float:
             each = [auroc(own, score(outside)) for outside in kinds.values()]
             return sum(each) / len(each)
 
         task = self._engine.network.task
         said: dict[str, Any] = {"kinds": sorted(kinds)}
-        said["entropy"] = found(lambda passes: task.base_uncertainty(passes.base))
-        for name in self._scores:
-            said[name] = found(lambda passes, name=name: self._said(name, passes))  # type: ignore[misc]
+        entropy = task.base_uncertainty
+        said["entropy"] = found(entropy(self._inside.base), lambda passes: entropy(passes.base))
+        for name, own in self._said_inside.items():
+            said[name] = found(own, partial(self._said, name))
         limits = dict.fromkeys(self._scores, NOTHING_BELOW) | dict(nothing_below or {})
         return {n: weight_of(said[n], said["entropy"], limits[n]) for n in self._scores}, said
 
@@ -160,13 +172,13 @@ class Trial:
             return {}
         found = {}
         for name in self._scores:
-            low, middle, high = middle_of(self._said(name, self._inside), name)
+            low, middle, high = middle_of(self._said_inside[name], name)
             said = torch.cat([self._said(name, passes) for passes in made if len(passes)])
             found[name] = (said - middle) / max((high - low) / 2, 1e-12)
         return found
 
     def _rightly_answered(self, rows: Rows) -> Passes:
-        passes = self._passes(rows)
+        passes = self._passes(rows).only_finite()
         assert passes.labels is not None
         right = self._engine.network.task.correct(passes.base, passes.labels) > 0.5
         return passes.take(right.nonzero().squeeze(1))

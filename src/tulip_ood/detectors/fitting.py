@@ -20,6 +20,7 @@ from tulip_ood.numerics.tasks import Task
 
 __all__ = [
     "CROSS_FIT_BELOW",
+    "Fit",
     "cross_fit",
     "learn_and_calibrate",
     "splits",
@@ -30,6 +31,7 @@ __all__ = [
 CROSS_FIT_BELOW = 400
 FOLDS = 5
 MANY = 2000  # two halves are enough
+Fit = tuple[Any, Calibration, list[Any]]  # a state, held-out scores, the state of every split
 
 
 def usable(passes: Passes, task: Task, seed: int) -> tuple[Passes, int]:
@@ -77,8 +79,8 @@ def learn_and_calibrate(
     task: Task,
     learn: Callable[[Passes], Any],
     score: Callable[[Any, Passes], Tensor],
-) -> tuple[Any, Calibration]:
-    """What was learned, and the scores of inputs that were held out from it.
+) -> Fit:
+    """What was learned, the scores of inputs held out from it, and what each split has taught.
 
     Args:
         passes: As `usable` returns them.
@@ -93,7 +95,7 @@ def learn_and_calibrate(
         >>> logits, none = torch.randn(500, 2), torch.zeros(0, 500, 2)
         >>> labels = torch.zeros(500, dtype=torch.int64)
         >>> passes = Passes(logits, none, None, None, labels, PassSettings(1.0, n_samples=0))
-        >>> _, calibration = learn_and_calibrate(
+        >>> _, calibration, _ = learn_and_calibrate(
         ...     passes,
         ...     make_task("classification"),
         ...     lambda part: part.base.mean(0),
@@ -107,14 +109,14 @@ def learn_and_calibrate(
     parts = splits(passes)
     cross_fitted = len(parts) > 1
     scores = torch.full(wrong.shape, torch.nan, dtype=torch.float64)
+    taught = []
     for inside, held in parts:
-        state = learn(passes.take(inside))
-        found = score(state, passes.take(held)).to(torch.float64)
+        taught.append(learn(passes.take(inside)))
+        found = score(taught[-1], passes.take(held)).to(torch.float64)
         scores[held] = unscored_as_odd(found)
-    if cross_fitted:
-        state = learn(passes)
+    state = learn(passes) if cross_fitted else taught[-1]
     calibration = Calibration.of(scores, wrong, ids=passes.ids, cross_fitted=cross_fitted)
-    return state, calibration
+    return state, calibration, taught
 
 
 def unscored_as_odd(scores: Tensor) -> Tensor:

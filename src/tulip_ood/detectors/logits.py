@@ -75,7 +75,7 @@ class LogitDetector(Detector):
 
     def _score(self, state: Nothing, passes: Passes) -> Tensor:
         if state.shaping is not None:
-            passes = passes.reshaped(state.shaping)
+            passes = passes.base_alone().reshaped(state.shaping)
         return self._of_logits(passes.base.to(torch.float64))
 
     def _of_logits(self, logits: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ The Mahalanobis distance to class Gaussians with one covariance is that of Lee e
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -72,8 +72,8 @@ class FeatureDetector(Detector):
     def _knows_strangers(self) -> bool:
         return True
 
-    def _judge(self, passes: Passes) -> None:
-        super()._judge(passes)
+    def _judge(self, passes: Passes, taught: Sequence[Any]) -> None:
+        super()._judge(passes, taught)
         if self.network.probed:
             self._findings += look_at_head(self.network.known_probe)
 

@@ -1,5 +1,6 @@
 """Mahalanobis distance to class means (Lee et al., NeurIPS 2018)."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -67,8 +68,8 @@ class MDS(FeatureDetector):
             f"dimensions, learned from {classes.n} inputs"
         ]
 
-    def _judge(self, passes: Passes) -> None:
-        super()._judge(passes)
+    def _judge(self, passes: Passes, taught: Sequence[Any]) -> None:
+        super()._judge(passes, taught)
         unseen = passes.base.shape[-1] - len(self._classes(self._state).means)
         if unseen and self._facts["track"] == "train":
             self._find(

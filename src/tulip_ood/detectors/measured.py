@@ -25,6 +25,10 @@ class Measured:
     trace: Tensor
     drift: Tensor
 
+    def take(self, index: Tensor | slice) -> "Measured":
+        """Of some of the inputs."""
+        return Measured(self.trace[index], self.drift[index])
+
     def bound(self, trace_xx: float, lam: float) -> Tensor:
         """S/J² = Θ + Θ_XX − λD."""
         return envelope.bound(self.trace, self.drift, trace_xx=trace_xx, lam=lam)
@@ -35,7 +39,7 @@ class Measured:
 
 
 def measure(passes: Passes, *, sqrt_outputs: bool) -> Measured:
-    """Θ(z) and D(z) of Alg. 1, lines 6 and 7, in bounded memory.
+    """Θ(z) and D(z) of Alg. 1, lines 6 and 7, in bounded memory; once for each record.
 
     Example:
         >>> import torch
@@ -45,6 +49,10 @@ def measure(passes: Passes, *, sqrt_outputs: bool) -> Measured:
         >>> measure(p, sqrt_outputs=False).trace
         tensor([2.], dtype=torch.float64)
     """
+    return passes.once(("measured", sqrt_outputs), lambda: _measured(passes, sqrt_outputs))
+
+
+def _measured(passes: Passes, sqrt_outputs: bool) -> Measured:
     traces, drifts = [], []
     for rows in cached_blocks(len(passes), passes.noisy[:, :1].numel(), passes.base.device):
         base, drifted = passes.base[rows], None if passes.drift is None else passes.drift[rows]

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from tulip_ood.detectors.engine import Engine
+from tulip_ood.errors import in_one_line
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics.metrics import spearman
 
-__all__ = ["Parity", "compare_precisions"]
+__all__ = ["Parity", "compare_precisions", "settle_precision"]
 
 _RANKING, _ANSWERS = 0.999, 0.999
 Score = Callable[[Passes], Tensor]
@@ -30,6 +32,38 @@ class Parity:
 
     holds: bool
     reason: str
+
+
+def settle_precision(
+    engine: Engine, full: Passes, remake: Callable[[], Passes], score: Score
+) -> tuple[Passes, Parity]:
+    """Passes in half precision, where they do what those in float32 do; and whether they do.
+
+    Args:
+        engine: Makes passes in the precision that is found, from now on.
+        full: Passes over validation inputs in float32.
+        remake: Makes them again.
+        score: Learns from passes and gives their scores.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3), precision="auto")
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector.fit([(x, y)]).report().facts["precision_because"]
+        'half precision is for accelerators'
+    """
+    parity = Parity(False, "half precision is for accelerators")
+    half = full
+    try:
+        if engine.network.device.type != "cpu":
+            engine.settle("half")
+            half = remake()
+            parity = compare_precisions(full, half, score, engine.network.task.label)
+    except RuntimeError as error:
+        parity = Parity(False, in_one_line(error))
+    finally:
+        engine.settle("half" if parity.holds else "float32")
+    return half if parity.holds else full, parity
 
 
 def compare_precisions(full: Passes, half: Passes, score: Score, label: Label) -> Parity:

@@ -7,6 +7,8 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from tulip_ood.numerics.places import places
+
 __all__ = ["Prediction", "Reason", "Reasons", "Reference"]
 
 _WORDS = {
@@ -43,9 +45,9 @@ class Reference:
 
     def percentile(self, values: Tensor) -> Tensor:
         """Which share (in %) of the validation data lies below each value, ties at the middle."""
-        values = values.to(torch.float64).contiguous()
-        left = torch.searchsorted(self.quantiles, values, right=False)
-        right = torch.searchsorted(self.quantiles, values, right=True)
+        values = values.to(torch.float64)
+        left = places(self.quantiles, values)
+        right = places(self.quantiles, values, right=True)
         return ((left + right - 1).to(torch.float64) / 2).clamp(0.0, 100.0)
 
     def excess(self, values: Tensor) -> Tensor:

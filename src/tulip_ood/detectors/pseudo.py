@@ -96,6 +96,7 @@ def pseudo_sets(
     *,
     seed: int,
     progress: Callable[[int], None] | None = None,
+    clean: Passes | None = None,
 ) -> dict[str, Passes]:
     """Passes of the usual kinds of pseudo-OOD, without those that keep the label.
 
@@ -105,6 +106,7 @@ def pseudo_sets(
         needs: What the passes must hold.
         seed: Decides what is random in the kinds.
         progress: Told of the inputs that went through a pass.
+        clean: Passes of the first rows as they are, if they are there; a base pass is enough.
 
     Example:
         >>> import torch, tulip_ood
@@ -117,8 +119,10 @@ def pseudo_sets(
     """
     task, budget = engine.network.task, Budget()
     own = rows.take(range(len(rows) if len(rows) < CROSS_FIT_BELOW else len(rows) // 2))
-    few = own.take(range(min(budget.id_inputs, len(own))))
-    clean = engine.passes_of(few, needs, seed=seed, progress=progress)
+    few = min(budget.id_inputs, len(own))
+    if clean is None or len(clean) < few:
+        clean = engine.passes_of(own.take(range(few)), needs, seed=seed, progress=progress)
+    clean = clean.base_alone().take(slice(0, few))
     labels = task.check_labels(_labels(clean), clean.base)
     accuracy, chance = task.performance(clean.base, labels), task.chance(clean.base, labels)
     found: dict[str, Passes] = {}

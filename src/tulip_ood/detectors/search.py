@@ -99,7 +99,7 @@ def _held_out(candidate: "Detector", passes: Passes, state: Any) -> tuple[Tensor
     part = passes
     if len(passes) >= CROSS_FIT_BELOW:  # the other half is the threshold's
         part = passes.take(slice(0, len(passes) // 2))
-    learned, calibration = learn_and_calibrate(
+    learned, calibration, _ = learn_and_calibrate(
         part, candidate.task, candidate._learn, candidate._score
     )
     return calibration.scores, learned

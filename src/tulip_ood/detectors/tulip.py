@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from tulip_ood.detectors.ahead import measured_ahead
 from tulip_ood.detectors.envelope_fit import (
     FittedEnvelope,
     fit_envelope,
@@ -228,6 +229,9 @@ class Tulip(TulipFitting):
     @property
     def _uses_sqrt(self) -> bool:
         return self._recipe.sqrt_outputs if self.sqrt_outputs is None else self.sqrt_outputs
+
+    def _ahead(self, passes: Passes) -> Passes:
+        return measured_ahead(passes, self._setting, sqrt_outputs=self._uses_sqrt)
 
     def _learn(self, passes: Passes) -> FittedEnvelope:
         return fit_envelope(

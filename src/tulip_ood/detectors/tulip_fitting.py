@@ -2,7 +2,7 @@
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -337,9 +337,9 @@ class TulipFitting(Detector):
                 f"smaller j, or give the detector model.double()",
             )
 
-    def _judge(self, passes: Passes) -> None:
+    def _judge(self, passes: Passes, taught: Sequence[Any]) -> None:
         plain, enveloped = held_out_likelihood(
-            passes, self.task, self._learn, sqrt_outputs=self._uses_sqrt
+            passes, self.task, taught, sqrt_outputs=self._uses_sqrt
         )
         if self._state.j_probs > 0 and enveloped < plain:
             self._state = replace(self._state, j_probs=0.0)

@@ -5,10 +5,10 @@ Everything that tunes, compares or benchmarks works on these records; they are m
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import torch
 from safetensors import safe_open
@@ -24,6 +24,15 @@ __all__ = ["Passes"]
 
 _OPTIONAL = ("drift", "features", "labels", "noisy_features", "drift_features")
 _HEADS = ("head_weights", "head_biases")
+
+
+class _Rowwise(Protocol):
+    """Something that holds for each input by itself."""
+
+    def take(self, index: Tensor | slice) -> Self: ...
+
+
+_OfRows = TypeVar("_OfRows", bound=_Rowwise)
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,7 @@ class Passes:
         heads: The last linear layer in the base, noisy and drift passes, in this order; as many
             as there are passes with features; empty where its output is not the logits.
         extras: What else was measured, by key, [N, …] each.
+        known: What was computed of each input for itself, by key; see `once`.
 
     Example:
         >>> import torch
@@ -64,6 +74,8 @@ class Passes:
     drift_features: Tensor | None = None
     heads: tuple[Head, ...] = ()
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+    # Not an argument: a record that is made from this one by `replace` begins without it.
+    known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return self.base.shape[0]
@@ -74,7 +86,7 @@ class Passes:
         def rows(t: Tensor | None) -> Tensor | None:
             return None if t is None else t[index]
 
-        return replace(
+        taken = replace(
             self,
             base=self.base[index],
             noisy=self.noisy[:, index],
@@ -86,6 +98,32 @@ class Passes:
             noisy_features=None if self.noisy_features is None else self.noisy_features[:, index],
             drift_features=rows(self.drift_features),
             extras={name: value[index] for name, value in self.extras.items()},
+        )
+        taken.known.update({key: value.take(index) for key, value in self.known.items()})
+        return taken
+
+    def once(self, key: Hashable, compute: Callable[[], _OfRows]) -> _OfRows:
+        """What `compute` gives, computed once for this record and all that is taken from it later.
+
+        Args:
+            key: All that it depends on beside the record.
+            compute: Gives something that holds for each input by itself, whatever the others are.
+        """
+        if key not in self.known:
+            self.known[key] = compute()
+        found: _OfRows = self.known[key]
+        return found
+
+    def base_alone(self) -> "Passes":
+        """The record without all but the base pass."""
+        return replace(
+            self,
+            noisy=self.noisy[:0],
+            drift=None,
+            noisy_features=None,
+            drift_features=None,
+            settings=self.settings.with_(n_samples=0),
+            key="",
         )
 
     @property
@@ -137,6 +175,8 @@ class Passes:
         Args:
             shape: From features [N, d] to features [N, d], each row for itself.
         """
+        if (known := self.known.get(_shaped_by(shape))) is not None:
+            return cast("_Some", known).passes
         own = self.head  # refuses where there is none
         base = _shaped_logits(own, self.need_features(), shape)
         if not len(self.noisy):
@@ -149,6 +189,24 @@ class Passes:
         if self.drift_features is not None:
             drift = _shaped_logits(self.heads[-1], self.drift_features, shape)
         return replace(self, base=base, noisy=noisy, drift=drift)
+
+    def shaped_once(self, shape: Callable[[Tensor], Tensor]) -> "Passes":
+        """The record that knows what it is when `reshaped`, and so does all that is taken from it.
+
+        Features of the other passes serve nothing else and are let go: they may take more memory
+        than the logits. What is reshaped holds logits and labels alone.
+        """
+        shaped = replace(
+            self.reshaped(shape),
+            features=None,
+            ids=None,
+            noisy_features=None,
+            drift_features=None,
+            extras={},
+        )
+        less = replace(self, noisy_features=None, drift_features=None)
+        less.known.update({**self.known, _shaped_by(shape): _Some(shaped)})
+        return less
 
     # ------------------------------------------------------------------------ disk
 
@@ -197,6 +255,26 @@ def _passes(header: dict[str, Any], found: dict[str, Tensor]) -> Passes:
     )
 
 
+@dataclass(frozen=True)
+class _Some:
+    """Some rows of a record, picked only when they are asked for: most folds never ask."""
+
+    whole: Passes
+    rows: Tensor | None = None
+
+    def take(self, index: Tensor | slice) -> "_Some":
+        rows = torch.arange(len(self.whole)) if self.rows is None else self.rows
+        return _Some(self.whole, rows[index])
+
+    @property
+    def passes(self) -> Passes:
+        return self.whole if self.rows is None else self.whole.take(self.rows)
+
+
+def _shaped_by(shape: Callable[[Tensor], Tensor]) -> Hashable:
+    return "shaped", shape
+
+
 def _shaped_logits(head: Head, features: Tensor, shape: Callable[[Tensor], Tensor]) -> Tensor:
     """Logits [N, o] of shaped features [N, d], computed in float64.
 
@@ -211,8 +289,11 @@ def _all_shaped(
 ) -> Tensor:
     """Logits [M, N, o] of the features [M, N, d] of several passes, each with its own head."""
     if features.device.type == "cpu":
-        pairs = zip(heads, features, strict=True)
-        return torch.stack([_shaped_logits(head, own, shape) for head, own in pairs])
+        outputs = len(heads[0].weight)
+        every = torch.empty((*features.shape[:2], outputs), dtype=torch.float64)
+        for logits, head, own in zip(every, heads, features, strict=True):
+            logits.copy_(_shaped_logits(head, own, shape))  # never all of them twice
+        return every
     # Every operation costs a GPU a start, and one of them may be large.
     found = []
     for rows in row_blocks(features.shape[1], features[:, :1].numel()):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError, ThresholdError
+from tulip_ood.numerics.places import places
 from tulip_ood.wording import percent
 
 __all__ = [
@@ -46,7 +47,7 @@ def conformal_p_values(
         tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64)
     """
     calibration = calibration.to(torch.float64)
-    below = torch.searchsorted(calibration, scores.to(torch.float64).contiguous(), right=False)
+    below = places(calibration, scores.to(torch.float64))
     if weights is None:
         at_least = (calibration.numel() - below).to(torch.float64)
     else:
