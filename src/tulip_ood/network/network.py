@@ -389,9 +389,9 @@ class Network:
             self._tries += 1
             return
         guards.check_repeated(first[finite], again[finite])
-        one = int(finite.nonzero()[0])
-        row = structures.take(inputs, slice(one, one + 1))
-        guards.check_alone(lambda x: self.run(x).logits, row, first[one])
+        for one in finite.nonzero().flatten().tolist():
+            row = structures.take(inputs, slice(one, one + 1))
+            guards.check_alone(lambda x: self.run(x).logits, row, first[one])
         guards.check_reached(
             lambda: self.run(inputs, guards.shaken(self._parameters)).logits[finite],
             first[finite],

@@ -246,3 +246,9 @@ def _refuse(model: nn.Module) -> None:
                 f"its outputs depend on the rest of the batch, so no input has a score of its "
                 f"own. Train with track_running_stats=True, or replace it by GroupNorm"
             )
+        if ".quantized.dynamic" in type(part).__module__:
+            raise ModelError(
+                f"{name or 'the network'} is a dynamically quantised {type(part).__name__}: it "
+                f"rounds by the largest value in the batch, so no input has a score of its own. "
+                f"Use the network that it was made from, or one that is quantised statically"
+            )
