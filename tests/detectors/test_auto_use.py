@@ -254,3 +254,9 @@ def test_settings_of_a_sum_belong_to_its_parts() -> None:
         InputError, match="settings are given for vim, which is not among the parts"
     ):
         tulip_ood.detectors.make("msp&knn", network(), settings={"vim": {"k": 3}})
+
+
+@pytest.mark.parametrize("name", ["auto&knn", "ent&auto"])
+def test_auto_is_no_part_of_a_sum(name: str) -> None:
+    with pytest.raises(InputError, match="auto is a sum already.*use it alone"):
+        tulip_ood.detectors.make(name, torch.nn.Linear(4, 3))
