@@ -105,6 +105,19 @@ def test_one_lock_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_a_lock_on_a_full_disk_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = str(tmp_path / "out.lock")
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(DataError, match=r"out cannot be written: No space"), locked(path, "out"):
+        pass
+    assert not os.path.exists(path)
+
+
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     path = str(tmp_path / "out.lock")
     code = "import os, sys; from tulip_ood.data.lock import locked; import signal\n"

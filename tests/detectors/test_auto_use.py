@@ -316,3 +316,9 @@ def test_without_noise_is_kept_in_a_file(quiet: Auto, tmp_path: Path) -> None:
 def test_what_needs_noise(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Auto(network(), n_samples=0, **settings)
+
+
+@pytest.mark.parametrize("name", ["auto&knn", "ent&auto"])
+def test_auto_is_no_part_of_a_sum(name: str) -> None:
+    with pytest.raises(InputError, match="auto is a sum already.*use it alone"):
+        tulip_ood.detectors.make(name, torch.nn.Linear(4, 3))

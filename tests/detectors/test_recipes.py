@@ -256,3 +256,11 @@ def test_progress_counts_every_pass(vectors: Any) -> None:
     )
     assert seen[-1] == (600 * 12, 600 * 12)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_a_search_without_kinds_does_not_claim_a_j_that_was_given() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(300, 1, 8, 8, generator=generator)
+    y = (torch.rand(300, generator=generator) < 0.1).long()
+    with pytest.warns(TulipWarning, match=r"J is 2, as it was given"):
+        tulip_ood.Tulip(Symmetric(), j=2.0).fit([(x, y)])

@@ -1,5 +1,7 @@
 """Networks that would give an input no score of its own are noticed, however they hide."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -160,3 +162,13 @@ def test_a_look_that_failed_does_not_lose_hooks() -> None:
     network.probe(x)
     with torch.no_grad():
         torch.testing.assert_close(network.run(x).logits, model(x))
+
+
+def test_dynamic_quantisation_is_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that PyTorch will not have it for long
+        quantised = torch.ao.quantization.quantize_dynamic(
+            nn.Sequential(nn.Conv1d(1, 2, 1), nn.Flatten(), nn.Linear(8, 3)), {nn.Linear}
+        )
+    with pytest.raises(ModelError, match=r"2 is a dynamically quantised Linear.*largest value"):
+        tulip_ood.Tulip(quantised)

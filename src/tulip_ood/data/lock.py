@@ -30,8 +30,11 @@ def locked(path: str, what: str) -> Iterator[None]:
     """
     descriptor = _take(path, what)
     try:
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+        except OSError as error:  # a full disk, which does not say whose file it was
+            raise DataError(f"{what} cannot be written: {error.strerror}") from error
         yield
     finally:
         # Removed while still held: who opened it before sees that it is gone and tries again.

@@ -119,6 +119,15 @@ class DroppedLogits(Measure):
         return edit
 
 
+def _shape(out: Tensor) -> tuple[int, ...]:
+    if out.is_nested:
+        raise ModelError(
+            "MC-Dropout shares a mask between inputs, which rows of unequal length in a nested "
+            "tensor have not: give nn.TransformerEncoder enable_nested_tensor=False"
+        )
+    return tuple(out.shape)
+
+
 def _dropout_layers(network: Network, inputs: Inputs) -> dict[str, nn.Module]:
     wanted = {
         name: part
@@ -130,7 +139,7 @@ def _dropout_layers(network: Network, inputs: Inputs) -> dict[str, nn.Module]:
         look_at(
             network,
             structures.take(inputs, first.repeat(n)),
-            dict.fromkeys(wanted, lambda out: tuple(out.shape)),
+            dict.fromkeys(wanted, _shape),
         )
         for n in (1, 2)
     ]

@@ -171,7 +171,11 @@ def class_of(name: str) -> type[Detector]:
         return METHODS[name].detector
     if "&" in name:
         for part in name.split("&"):
-            class_of(part)
+            if issubclass(class_of(part), Sum):
+                raise InputError(
+                    f"{name}: {part} is a sum already, of parts that it weighs itself, and cannot "
+                    f"be added to another; use it alone"
+                )
         return Sum
     under, _, shaping = name.rpartition("+")
     if under in METHODS and shaping.partition(":")[0] in SHAPINGS:

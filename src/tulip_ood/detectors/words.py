@@ -115,11 +115,12 @@ def _of_tuning(fitted: FittedEnvelope, facts: dict[str, Any], tuning: Tuning) ->
         )
     if not tuning.ranked:
         dropped = ", ".join(tuning.kept_label) or "none could be made"
+        strength = "J*" if fitted.setting.j is None else f"{fitted.j_score:g}, as it was given"
         yield Finding(
             "fallback-balanced",
             f"fewer than three kinds of pseudo-OOD were left (dropped because the network "
             f"keeps its answers on them: {dropped}): nothing was searched, λ is "
-            f"{_ratio(fitted.lam, fitted.balanced_lam)} × balanced and J is J*. "
+            f"{_ratio(fitted.lam, fitted.balanced_lam)} × balanced and J is {strength}. "
             f"Pass tune=… with OOD data or kinds of your own to search",
         )
 

@@ -89,7 +89,8 @@ def record_calls(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Calls, T
 
         def after(_: nn.Module, args: Any, out: Any) -> None:
             spans.setdefault(name, (starts[name], next(clock)))
-            if is_linear(part) and isinstance(out, Tensor):
+            # Nested tensors (a TransformerEncoder's, of padded rows) have no shape.
+            if is_linear(part) and isinstance(out, Tensor) and not out.is_nested:
                 outputs.pop(name, None)  # a part that runs again moves to the end
                 pooled = isinstance(part, nn.Conv2d) and out.shape[2:] == (1, 1)
                 outputs[name] = out.flatten(1) if pooled else out

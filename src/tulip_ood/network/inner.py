@@ -104,8 +104,9 @@ def find_inner(network: Network, inputs: Inputs) -> tuple[Stage, ...]:
 def _maps_of(given: Any) -> Tensor | None:
     """A part's output, or the first of several: blocks may give attention weights along."""
     out = given[0] if isinstance(given, tuple | list) and given else given
-    fits = isinstance(out, Tensor) and out.ndim >= 3 and out.is_floating_point()
-    return out if fits else None
+    if not isinstance(out, Tensor) or out.is_nested:  # nested: no shape that could be looked at
+        return None
+    return out if out.ndim >= 3 and out.is_floating_point() else None
 
 
 def _by_size(network: Network, inputs: Inputs) -> tuple[str, ...]:

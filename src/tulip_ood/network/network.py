@@ -157,7 +157,7 @@ class Network:
         self.refresh()
 
     def _watched(self) -> list[Tensor]:
-        return [*self._skeleton.parameters.values(), *self._skeleton.buffers.values()]
+        return self._skeleton.follow()
 
     @property
     def stale(self) -> bool:

@@ -133,9 +133,9 @@ class FirstLook:
             self._tries += 1
             return
         guards.check_repeated(first[finite], again[finite])
-        one = int(finite.nonzero()[0])
-        row = structures.take(inputs, slice(one, one + 1))
-        guards.check_alone(lambda x: network.run(x).logits, row, first[one])
+        for one in finite.nonzero().flatten().tolist():
+            row = structures.take(inputs, slice(one, one + 1))
+            guards.check_alone(lambda x: network.run(x).logits, row, first[one])
         guards.check_reached(
             lambda: network.run(inputs, guards.shaken(network.parameters)).logits[finite],
             first[finite],

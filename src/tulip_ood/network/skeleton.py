@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.errors import ModelError
+from tulip_ood.network.followed import Followed
 from tulip_ood.network.marks import same_bits
 
 __all__ = ["Skeleton", "make_skeleton", "unwrap"]
@@ -84,7 +85,8 @@ class Skeleton:
 
     Attributes:
         module: The copy, in evaluation mode.
-        parameters: The user's own parameter objects by canonical name, tied ones once.
+        parameters: The user's own parameter objects by canonical name, tied ones once, as they
+            were when `follow` was called last.
         buffers: The user's own buffers by name; the copy holds clones of them.
         hooks_are_called: Whether passes call the user's hooks.
         noise_names: The name by which each parameter's noise is drawn: its own, or of tied ones
@@ -97,12 +99,10 @@ class Skeleton:
         ('meta', ['weight', 'bias'])
     """
 
-    def __init__(
-        self, module: nn.Module, parameters: dict[str, nn.Parameter], buffers: dict[str, Tensor]
-    ) -> None:
+    def __init__(self, module: nn.Module, followed: Followed) -> None:
         self.module = module
-        self.parameters = parameters
-        self.buffers = buffers
+        self._followed = followed
+        self.follow()
         self.noise_names = _noise_names(module)
         # The user's hooks, as (part, attribute, all of them, those that compute weights).
         self._hooks: list[tuple[nn.Module, str, Hooks, Hooks]] = []
@@ -116,6 +116,11 @@ class Skeleton:
                 if len(needed) < len(every):
                     self._hooks.append((part, name, every, needed))
         self.call_user_hooks(False)
+
+    def follow(self) -> list[Tensor]:
+        """Take up the tensors that are in the user's network now; refuse if its layers changed."""
+        self.parameters, self.buffers = self._followed.now()
+        return [*self.parameters.values(), *self.buffers.values()]
 
     @property
     def has_user_hooks(self) -> bool:
@@ -206,7 +211,7 @@ def make_skeleton(model: Any) -> Skeleton:
         ) from error
     module.eval()
     parameters = {name: originals[id(p)] for name, p in module.named_parameters()}
-    return Skeleton(module, parameters, _buffers(model, module))
+    return Skeleton(module, Followed(model, parameters, _buffers(model, module)))
 
 
 def _buffers(model: nn.Module, copied: nn.Module) -> dict[str, Tensor]:
@@ -245,4 +250,10 @@ def _refuse(model: nn.Module) -> None:
                 f"{name or 'the network'} is a {type(part).__name__} without running statistics: "
                 f"its outputs depend on the rest of the batch, so no input has a score of its "
                 f"own. Train with track_running_stats=True, or replace it by GroupNorm"
+            )
+        if ".quantized.dynamic" in type(part).__module__:
+            raise ModelError(
+                f"{name or 'the network'} is a dynamically quantised {type(part).__name__}: it "
+                f"rounds by the largest value in the batch, so no input has a score of its own. "
+                f"Use the network that it was made from, or one that is quantised statically"
             )
