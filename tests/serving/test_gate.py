@@ -7,6 +7,9 @@ import pytest
 import torch
 
 import tulip_ood
+from tulip_ood.data.preprocess import Preprocess
+from tulip_ood.errors import InputError
+from tulip_ood.serving import application
 from tulip_ood.serving.gate import GatedApplication, Verdict
 
 from .conftest import NAMES, Client, encoded, form, local, picture
@@ -27,6 +30,17 @@ def test_labels_are_numbers_where_classes_have_no_names(vectors: Any) -> None:
     detector = tulip_ood.detectors.make("msp", vectors.model).fit(vectors.loader())
     found = tulip_ood.Gate(detector, unsure=-1)(vectors.test[0])
     assert set(found) == {0, 1, 2, -1}
+
+
+def test_as_many_names_as_outputs(vectors: Any) -> None:
+    """With fewer, some answers were names and some numbers."""
+    detector = tulip_ood.detectors.make("msp", vectors.model).fit(vectors.loader())
+    prepared = Preprocess(None, None, (0.5,), (0.5,))
+    for names in (("ant", "bee"), ("ant", "bee", "cat", "dog")):
+        with pytest.raises(InputError, match=f"{len(names)} classes are named.* has 3 outputs"):
+            tulip_ood.Gate(detector, classes=names)
+        with pytest.raises(InputError, match=f"{len(names)} classes are named.* has 3 outputs"):
+            application(detector, preprocess=prepared, classes=names)
 
 
 class Behind:

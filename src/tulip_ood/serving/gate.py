@@ -18,7 +18,7 @@ from tulip_ood.serving.exchange import (
     json_response,
 )
 from tulip_ood.serving.images import read_uploads
-from tulip_ood.serving.judging import Judge, Judged, class_name
+from tulip_ood.serving.judging import Judge, Judged, class_name, class_names
 from tulip_ood.serving.limits import Limits, Memory
 from tulip_ood.serving.refusal import RefusalError
 from tulip_ood.serving.scoring import Scoring
@@ -79,8 +79,7 @@ class Gate:
         self.detector = need_detector(detector)
         self._unsure, self._reply = unsure, answer
         self._limits = Limits() if limits is None else limits
-        names = detector.provenance["classes"] if classes is None else classes
-        self._classes = None if names is None else tuple(map(str, names))
+        self._classes = class_names(detector, classes)
         self._preprocess = preprocess
 
     def __call__(self, x: Inputs) -> list[Any]:

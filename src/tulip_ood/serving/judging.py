@@ -18,7 +18,7 @@ from tulip_ood.errors import InputError
 from tulip_ood.serving.images import check_header, unreadable
 from tulip_ood.wording import json_values
 
-__all__ = ["Judge", "Judged", "class_name", "fingerprint"]
+__all__ = ["Judge", "Judged", "class_name", "class_names", "fingerprint"]
 
 TOP = 5  # most probable classes that are shown
 
@@ -89,8 +89,7 @@ class Judge:
             )
         self.detector = detector
         self.preprocess = preprocess
-        names = known["classes"] if classes is None else classes
-        self.classes = None if names is None else tuple(map(str, names))
+        self.classes = class_names(detector, classes)
         self.version = fingerprint(detector) if version is None else version
 
     def pixels(self, content: bytes, limit: int) -> NDArray[np.uint8]:
@@ -168,6 +167,27 @@ class Judge:
         if isinstance(label, int):
             one = {"before": first[label], "after": then[label]}
         return {"probability": one, "top": top}
+
+
+def class_names(detector: Detector, given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Names of the classes: as given (none for numbers), or as the detector's provenance says.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> class_names(detector, ("ant", "bee"))
+        Traceback (most recent call last):
+        tulip_ood.errors.InputError: 2 classes are named, but the network has 3 outputs
+    """
+    names = detector.provenance["classes"] if given is None else given
+    if given and detector.task.name == "classification" and detector.network.probed:
+        outputs = detector.network.known_probe.n_outputs
+        if len(given) != outputs:
+            raise InputError(
+                f"{len(given)} classes are named, but the network has {outputs} outputs"
+            )
+    return None if names is None else tuple(map(str, names))
 
 
 def class_name(names: Sequence[str] | None, label: Any) -> str | None:
