@@ -79,7 +79,7 @@ def test_passes_are_made_once(
         Network, "run", lambda self, x, *more: (seen.append(len(x)), run(self, x, *more))[1]
     )
     again = measure(root, cache)
-    assert sum(seen) < 24  # looking at the network: no set has so few images
+    assert max(seen) <= 4  # looking at the network: the sets go by larger batches
     for first, second in zip(network.sets, again.sets, strict=True):
         assert torch.equal(first.passes[EPSILON].noisy, second.passes[EPSILON].noisy)
 

@@ -289,11 +289,8 @@ def _all_shaped(
 ) -> Tensor:
     """Logits [M, N, o] of the features [M, N, d] of several passes, each with its own head."""
     if features.device.type == "cpu":
-        outputs = len(heads[0].weight)
-        every = torch.empty((*features.shape[:2], outputs), dtype=torch.float64)
-        for logits, head, own in zip(every, heads, features, strict=True):
-            logits.copy_(_shaped_logits(head, own, shape))  # never all of them twice
-        return every
+        pairs = zip(heads, features, strict=True)
+        return torch.stack([_shaped_logits(head, own, shape) for head, own in pairs])
     # Every operation costs a GPU a start, and one of them may be large.
     found = []
     for rows in row_blocks(features.shape[1], features[:, :1].numel()):
