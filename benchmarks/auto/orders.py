@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from parts import above, against, bars, weights
-from studied import Scores, Studied
+from studied import Scores, Studied, of_tasks
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 HERE = Path(__file__).parent
@@ -132,18 +132,12 @@ def main() -> None:
     parser.add_argument("--classes", nargs="*", default=[], help="NAME=NUMBER where not 10")
     parser.add_argument("--out", type=Path, default=HERE / "result-orders.json")
     given = parser.parse_args()
-    classes = {k: int(v) for k, v in (each.split("=") for each in given.classes)}
     result: dict[str, Any] = {}
-    for each in given.tasks:
-        task, files = each.split("=")
-        networks = [Studied.of(file) for file in files.split(",")]
-        for one in networks:
-            one.header["classes"] = classes.get(task, 10)
+    for task, networks in of_tasks(given.tasks, given.classes):
         result[task] = {
             name: {one.name: np.round(one.differences(found), 2).tolist() for one, found in own}
             for name, own in ways(networks).items()
         }
-        print(task, flush=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from studied import Scores, Studied
+from studied import Scores, Studied, of_tasks
 
 from tulip_ood.detectors.auto import CLEARLY, DEEPLY, EXPLAINED
 from tulip_ood.detectors.auto import NOTHING_BELOW as LIMITS
@@ -213,15 +213,9 @@ def main() -> None:
     parser.add_argument("--classes", nargs="*", default=[], help="NAME=NUMBER where not 10")
     parser.add_argument("--kinds", action="store_true", help="the kinds instead of the parts")
     given = parser.parse_args()
-    classes = {k: int(v) for k, v in (each.split("=") for each in given.classes)}
     result: dict[str, Any] = {}
-    for each in given.tasks:
-        name, files = each.split("=")
-        networks = [Studied.of(file) for file in files.split(",")]
-        for one in networks:
-            one.header["classes"] = classes.get(name, 10)
-        result[name] = predicts(networks) if given.kinds else with_and_without(networks)
-        print(name, flush=True)
+    for task, networks in of_tasks(given.tasks, given.classes):
+        result[task] = predicts(networks) if given.kinds else with_and_without(networks)
     out = HERE / ("result-kinds.json" if given.kinds else "result-parts.json")
     out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -1,7 +1,7 @@
 """What `study.py` has stored of one network, and how a score on it is judged."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,18 @@ class Studied:
         base, found = self.judge(self.method("ent")), self.judge(scores)
         errors = 100 * (found[2] / base[2] - 1)
         return [found[0] - base[0], found[1] - base[1], errors, found[3] - base[3]]
+
+
+def of_tasks(given: Sequence[str], classes: Sequence[str]) -> Iterator[tuple[str, list[Studied]]]:
+    """Tasks and their networks, from NAME=FILE,FILE,… and NAME=NUMBER of classes where not 10."""
+    known = {name: int(number) for name, number in (each.split("=") for each in classes)}
+    for each in given:
+        task, files = each.split("=")
+        networks = [Studied.of(file) for file in files.split(",")]
+        for one in networks:
+            one.header["classes"] = known.get(task, 10)
+        yield task, networks
+        print(task, flush=True)
 
 
 def _cut(

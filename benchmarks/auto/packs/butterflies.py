@@ -8,7 +8,7 @@ congduytran12/Trash-Classification- (waste), AhmedFakhry47/Captcha-Dataset (capt
 from collections import Counter
 from pathlib import Path
 
-from packing import Picture, Repository, alike, asked, divide, pack, square, take
+from packing import Picture, Repository, alike, asked, divide, pack, pack_some, square, take
 
 SIZE, MOST = 64, 1000
 SPECIES, LEFT_OUT = 60, 5  # the most frequent ones; every fifth of them, by name, stays out
@@ -60,9 +60,7 @@ def main() -> None:
     own(mirrors, out)
     insects(mirrors, out)
     for name, (repository, under) in FAR.items():
-        source = Repository.of(mirrors, repository)
-        found = take(source.pictures(under), MOST, name)
-        pack(out / f"{name}.npz", source.images(found, square(SIZE))[1])
+        pack_some(mirrors, repository, under, out / f"{name}.npz", size=SIZE, most=MOST)
 
 
 if __name__ == "__main__":

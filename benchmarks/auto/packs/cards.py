@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from packing import Repository, alike, asked, divide, pack, square, take
+from packing import Repository, alike, asked, divide, pack, pack_some, square, take
 from PIL import Image
 
 SIZE, MOST = 64, 1000
@@ -64,9 +64,7 @@ def main() -> None:
     tiles = take(source.pictures("tiles-resized"), MOST, "tiles")
     pack(out / "tiles.npz", source.images(tiles, whole)[1])
     for name, (repository, under) in FAR.items():
-        source = Repository.of(mirrors, repository)
-        found = take(source.pictures(under), MOST, name)
-        pack(out / f"{name}.npz", source.images(found, square(SIZE))[1])
+        pack_some(mirrors, repository, under, out / f"{name}.npz", size=SIZE, most=MOST)
 
 
 if __name__ == "__main__":

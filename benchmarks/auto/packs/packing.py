@@ -210,6 +210,13 @@ def pack(
     )
 
 
+def pack_some(mirrors: Path, name: str, under: str, file: Path, *, size: int, most: int) -> None:
+    """A pack of some of the pictures below a folder of a repository, without labels."""
+    source = Repository.of(mirrors, name)
+    found = take(source.pictures(under), most, file.stem)
+    pack(file, source.images(found, square(size))[1])
+
+
 def asked(about: str | None) -> tuple[Path, Path]:
     """The folders of clones and of packs, from the command line."""
     parser = argparse.ArgumentParser(description=about)
