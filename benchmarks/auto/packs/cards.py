@@ -9,8 +9,7 @@ shubhankarm01/Weather-image-classification (weather).
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
-from packing import Repository, alike, asked, divide, pack, pack_some, square, take
+from packing import Repository, alike_within, asked, divide, pack, pack_some, square, take
 from PIL import Image
 
 SIZE, MOST = 64, 1000
@@ -30,15 +29,6 @@ def whole(image: Image.Image) -> Image.Image:
     return image.resize((SIZE, SIZE), Image.Resampling.LANCZOS)
 
 
-def copies(images: list[Image.Image], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A group for every picture, within its class: cards of one deck differ in little else."""
-    groups = np.empty(len(images), np.int64)
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        groups[rows] = rows[alike([images[i] for i in rows], OUTLINE)]
-    return groups
-
-
 def own(mirrors: Path, out: Path) -> None:
     """The cards to learn, and those left out."""
     source = Repository.of(mirrors, "hiroonwijekoon/pytorch-cnn-playing-cards-classifier")
@@ -50,7 +40,7 @@ def own(mirrors: Path, out: Path) -> None:
 
     kept, images = source.images([p for p in pictures if p.folder in known], square(SIZE))
     labels = np.array([known.index(picture.folder) for picture in kept])
-    parts = divide(copies(images, labels), SHARES, "cards")
+    parts = divide(alike_within(images, labels, OUTLINE), SHARES, "cards")
     pack(out / "cards.npz", images, labels.tolist(), parts.tolist())
 
     others = take([p for p in pictures if p.folder in strange], MOST, "other-cards")

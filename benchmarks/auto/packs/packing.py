@@ -173,6 +173,17 @@ def alike(images: Sequence[Image.Image], most: int) -> NDArray[np.int64]:
     return np.array([root(i) for i in range(len(images))])
 
 
+def alike_within(
+    images: list[Image.Image], labels: NDArray[np.int64], most: int
+) -> NDArray[np.int64]:
+    """`alike` class by class, for things that differ in little else."""
+    groups = np.empty(len(images), np.int64)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        groups[rows] = rows[alike([images[i] for i in rows], most)]
+    return groups
+
+
 def divide(groups: NDArray[np.int64], begin: tuple[float, float], name: str) -> NDArray[np.int64]:
     """A part for every picture, whole groups to each; `begin`: where parts 1 and 2 begin."""
     names, at, sizes = np.unique(groups, return_inverse=True, return_counts=True)
