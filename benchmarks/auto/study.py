@@ -70,6 +70,14 @@ SETS = {  # near and far
         ("anime", "lesions", "waste", "captchas"),
     ),
     "cards": (("other-cards", "tiles"), ("retinas", "tissue", "steel", "weather")),
+    "simpsons": (
+        ("other-simpsons", "tom-and-jerry"),
+        ("cars", "sketches", "ultrasound", "banknotes"),
+    ),
+    "instruments": (
+        ("other-instruments", "household"),
+        ("galaxies", "solar-cells", "logos", "sea-mammals"),
+    ),
 }
 
 
