@@ -1,223 +1,184 @@
-"""What each part of `Auto` brings, and which kinds of pseudo-OOD predict real OOD.
+"""What each part of `Auto` brings: the rule put together from stored scores, with and without.
 
-    python benchmarks/auto/parts.py cifar10=c10_0.npz,c10_1.npz digits=… --classes cifar100=100
+    python benchmarks/auto/parts.py cifar10=c10_0.npz,c10_1.npz digits=digits_0.npz …
 
-From scores that `study.py` has computed by hand (--columns rule; all for --kinds). Writes
-result-parts.json: the rule put together from stored scores, with and without its parts, as
-differences to entropy, mean over a task's networks. With --kinds: result-kinds.json, how well each
-kind of pseudo-OOD predicts real OOD over all candidate scores (Spearman's ρ).
+Reads what `columns.py` has stored. Writes result-parts.json: for every task the differences to
+plain entropy as in judge.py, mean over its networks, and what was weighed how.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from studied import Scores, Studied, of_tasks
+from studied import Scores, Studied
 
-from tulip_ood.detectors.auto import CLEARLY, DEEPLY, EXPLAINED
-from tulip_ood.detectors.auto import NOTHING_BELOW as LIMITS
-from tulip_ood.detectors.evidence import NOTHING_BELOW, weight_of
+from tulip_ood.detectors.auto import CLEARLY, DOUBLY, EXPLAINED, MAY_LOSE, NOTHING_BELOW
+from tulip_ood.detectors.evidence import weight_of
 from tulip_ood.detectors.pseudo import KEEPS_LABEL, share_kept
 from tulip_ood.numerics.metrics import auroc
-from tulip_ood.shifts.kinds import kinds_for
 
 HERE = Path(__file__).parent
-# The image itself, and with its mirror image.
-ENTROPY, ORDER, BOTH = "none/ent", "order", "order, both"
-SHAPED, NEIGHBOURS, RATIO, DEPTH = "shaped", "knn, both", "ratio", "depth"
-ONE_IMAGE = {BOTH: ORDER, NEIGHBOURS: "knn"}
-Columns, Numbers = dict[str, Any], dict[str, float]
-RULES: dict[str, Callable[[Columns, Numbers, Numbers], Any]] = {}
-IMITATE = {"tile", "tiny_patch", "grating"}  # textures, as a benchmark's set of textures
+ENTROPY, MIRROR = "entropy", "mirror"
+EVIDENCE = {"react": DOUBLY, "knn": 1.0, "ratio": 1.0, "depth": DOUBLY}
+NOT_JUDGED = "depth"  # inner stages find all pseudo-OOD
 
 
-def by_kind(one: Studied, column: str) -> dict[str, float]:
-    """AUROC of held-out images against each kind of pseudo-OOD made from them."""
-    scores = one.column(column)
-    names = [n for n in scores if n.startswith("kind ")]
-    return {n.removeprefix("kind "): auroc(scores["held out"], scores[n]) for n in names}
+@dataclass(frozen=True)
+class Rule:
+    """A rule like `Auto`'s. Columns by the names that `columns.py` gives them."""
+
+    order: str = "J 1.5, M 6"
+    ratio: str = "ratio, M 6"
+    mirror: bool = True
+    evidence: Mapping[str, float] = field(default_factory=lambda: EVIDENCE)
+    in_order: float = 0.5  # of neighbours
+    explained: Mapping[str, float] = field(default_factory=lambda: EXPLAINED)  # none: bars of 1
+    all_weights_1: bool = False
+    first: bool = False  # auto-1: shaped features, heard together with neighbours
+
+    def without(self, part: str) -> "Rule":
+        left = {name: slope for name, slope in self.evidence.items() if name != part}
+        return replace(self, evidence=left, in_order=0.0 if part == "knn" else self.in_order)
 
 
-def weights(one: Studied) -> Numbers:
-    """As `Auto.fit` finds them: on the usual kinds that do not keep the label."""
-    accuracy, chance = one.right["held out"].mean(), 1 / one.header.get("classes", 10)
-    kinds = [
-        kind
-        for kind in kinds_for("images")
-        if share_kept(one.right[f"kind {kind}"].mean(), accuracy, chance) <= KEEPS_LABEL
-    ]
-
-    def mean(column: str) -> float:
-        found = by_kind(one, column)
-        return float(np.mean([found[kind] for kind in kinds]))
-
-    entropy = mean(ENTROPY)
-    limits = {SHAPED: NOTHING_BELOW, NEIGHBOURS: LIMITS["knn"], RATIO: NOTHING_BELOW}
-    found = {column: weight_of(mean(column), entropy, most) for column, most in limits.items()}
-    return found | {DEPTH: DEEPLY}
-
-
-def against(z: Columns, w: Numbers) -> Columns:
-    """What speaks against an input."""
-    both = w[SHAPED] * z[SHAPED] + w[NEIGHBOURS] * z[NEIGHBOURS]
-    return {SHAPED: both, RATIO: z[RATIO], DEPTH: z[DEPTH]}
+RULES: dict[str, Rule] = {
+    "**the rule**": Rule(),
+    "T alone": Rule(evidence={}, in_order=0.0),
+    "without clipped features": Rule().without("react"),
+    "without neighbours": Rule().without("knn"),
+    "without the ratio": Rule().without("ratio"),
+    "without inner stages": Rule().without("depth"),
+    "without mirror images": Rule(mirror=False),
+    "J = 1": Rule(order="J 1, M 6"),
+    "J = 2": Rule(order="J 2, M 6"),
+    "J\\*": Rule(order="J*, M 10"),
+    "noise without a bound": Rule(order="noise, M 10"),
+    "4 noisy passes": Rule(order="J 1.5, M 4", ratio="ratio, M 4"),
+    "10 noisy passes": Rule(order="J 1.5, M 10", ratio="ratio, M 10"),
+    "no noise at all": Rule(order=ENTROPY).without("ratio"),
+    "neighbours not in the order": Rule(in_order=0.0),
+    "all weights 1": Rule(all_weights_1=True),
+    "bars of 1": Rule(explained={}),
+    "the rule before, `auto-1`": Rule(order="J*, M 10", ratio="ratio, M 10", first=True),
+}
 
 
-def bars(one: Studied, w: Numbers) -> Numbers:
-    """As `Auto.fit` finds them: what mildly changed copies that are answered rightly say."""
-    names = (SHAPED, NEIGHBOURS, RATIO, DEPTH)
-    columns = {name: one.column(name) for name in names}
-    mild = [source for source in one.header["sources"] if source.startswith("mild_")]
-    said = {
-        name: np.concatenate([columns[name][source][one.right[source]] for source in mild])
-        for name in names
-    }
-    own = {SHAPED: "tulip+scale", RATIO: "ratio", DEPTH: "depth"}  # as `Auto` calls them
-    return {
-        name: max(CLEARLY, float(np.quantile(values, EXPLAINED[own[name]])))
-        for name, values in against(said, w).items()
-    }
+class Network:
+    """One network's columns, weighed as `Auto.fit` weighs them."""
 
+    def __init__(self, file: str) -> None:
+        self.studied = one = Studied.of(file)
+        self.columns = {name: one.raw(name) for name in one.header["columns"]}
+        own, mirrored = one.header["mirrored"]
+        self.mirrors = mirrored >= own - MAY_LOSE
+        accuracy, chance = one.right["inside"].mean(), 1 / one.header["classes"]
+        kinds = [name for name in one.header["sources"] if name.startswith("kind ")]
+        kept = {k: share_kept(one.right[k].mean(), accuracy, chance) for k in kinds}
+        self.kinds = [kind for kind in kinds if kept[kind] <= KEEPS_LABEL]
+        self.mild = [name for name in one.header["sources"] if name.startswith("mild_")]
 
-def above(x: Any) -> Any:
-    return np.maximum(x, 0.0)
+    def said(self, name: str, mirror: bool) -> Scores:
+        """Of the image, or the mean over both."""
+        other = {"knn": "mirror, knn", "react": None, "depth": None}.get(name, MIRROR)
+        if other is None or name.startswith(("ratio", "shaped")) or not (mirror and self.mirrors):
+            return self.columns[name]
+        one, two = self.columns[name], self.columns[other]
+        return {source: (one[source] + two[source]) / 2 for source in one}
 
+    def scaled(self, said: Scores) -> dict[str, Any]:
+        """Held-out images give the scale; what is tried on one half, that of this half."""
 
-def rule(name: str) -> Callable[[Any], Any]:
-    def keep(function: Any) -> Any:
-        RULES[name] = function
-        return function
+        def centred(source: str, by: str) -> Any:
+            low, middle, high = np.quantile(said[by], [0.16, 0.5, 0.84])
+            return (said[source] - middle) / max((high - low) / 2, 1e-12)
 
-    return keep
+        tried = {"inside", *self.kinds, *self.mild}
+        return {name: centred(name, "inside" if name in tried else "val") for name in said}
 
+    def found(self, said: Scores) -> float:
+        return float(np.mean([auroc(said["inside"], said[kind]) for kind in self.kinds]))
 
-@rule("**the rule**")
-def chosen(z: Columns, w: Numbers, c: Numbers) -> Any:
-    found = against(z, w)
-    total = z[BOTH] + w[NEIGHBOURS] * z[NEIGHBOURS] / 2 + above(found[SHAPED] - c[SHAPED])
-    return total + sum(w[name] * above(found[name] - c[name]) for name in (RATIO, DEPTH))
+    def weight(self, name: str, said: Scores, rule: Rule) -> float:
+        if rule.all_weights_1 or name == NOT_JUDGED:
+            return 1.0
+        limits = NOTHING_BELOW.get(name, 0.1)
+        return weight_of(self.found(said), self.found(self.columns[ENTROPY]), limits)
 
+    def bar(self, name: str, z: Mapping[str, Any], rule: Rule) -> float:
+        if name not in rule.explained:
+            return CLEARLY
+        said = np.concatenate([z[copy][self.studied.right[copy]] for copy in self.mild])
+        return max(CLEARLY, float(np.quantile(said, rule.explained[name])))
 
-@rule("strength 2")
-def twice(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return z[BOTH] + 2 * (chosen(z, w, c) - z[BOTH])
-
-
-@rule("strength 0: TULiP and the mirror image")
-def order(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return z[BOTH]
-
-
-@rule("without inner stages")
-def no_depth(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return chosen(z, {**w, DEPTH: 0.0}, c)
-
-
-@rule("clearly is 1 for shaped features and ratio")
-def low_bars(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return chosen(z, w, {**c, SHAPED: CLEARLY, RATIO: CLEARLY})
-
-
-@rule("clearly is 1 for inner stages, too")
-def no_bars(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return chosen(z, w, dict.fromkeys(c, CLEARLY))
-
-
-@rule("without mirror images")
-def no_mirror(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return chosen({**z, **{both: z[one] for both, one in ONE_IMAGE.items()}}, w, c)
-
-
-@rule("without the ratio")
-def no_ratio(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return chosen(z, {**w, RATIO: 0.0}, c)
-
-
-@rule("without neighbours")
-def no_neighbours(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return chosen(z, {**w, NEIGHBOURS: 0.0}, c)
-
-
-@rule("without shaped features")
-def no_shaping(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return chosen(z, {**w, SHAPED: 0.0}, c)
-
-
-@rule("over plain entropy")
-def over_entropy(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return chosen(z, w, c) - z[BOTH] + z[ENTROPY]
-
-
-@rule("all weights 1")
-def all_heard(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return chosen(z, {**dict.fromkeys(w, 1.0), DEPTH: w[DEPTH]}, c)
-
-
-@rule("a plain sum of the five")
-def plain_sum(z: Columns, w: Numbers, c: Numbers) -> Any:
-    return z[BOTH] + z[SHAPED] + z[NEIGHBOURS] + z[RATIO] + z[DEPTH]
-
-
-def by_rule(one: Studied, function: Any, found: Numbers, clearly: Numbers) -> Scores:
-    names = (ENTROPY, ORDER, BOTH, SHAPED, "knn", NEIGHBOURS, RATIO, DEPTH)
-    parts = {name: one.column(name) for name in names}
-    sources = ["test", "shifted", *one.sets]
-    return {s: function({n: p[s] for n, p in parts.items()}, found, clearly) for s in sources}
-
-
-def predicts(networks: Sequence[Studied]) -> dict[str, list[float]]:
-    """For every kind, Spearman's ρ with near and with far AUROC over all candidates."""
-    from scipy.stats import spearmanr
-
-    found: dict[str, list[list[float]]] = {}
-    for one in networks:
-        names = [c for c in one.header["columns"] if c != "norm"]
-        kinds = [by_kind(one, c) for c in names]
-        real = [one.judge({**one.column(c)})[:2] for c in names]
-        columns = {kind: [k[kind] for k in kinds] for kind in kinds[0]}
-        every = list(columns)
-        columns["all kinds, mean"] = np.mean([columns[k] for k in every], axis=0).tolist()
-        others = [columns[k] for k in every if k not in IMITATE]
-        columns["without tile, tiny_patch, grating"] = np.mean(others, axis=0).tolist()
-        usual = [columns[k] for k in kinds_for("images")]
-        columns["the seven of the recipes"] = np.mean(usual, axis=0).tolist()
-        for kind, values in columns.items():
-            pair = [float(spearmanr(values, [r[i] for r in real]).statistic) for i in (0, 1)]
-            found.setdefault(kind, []).append(pair)
-    return {kind: np.mean(pairs, axis=0).round(3).tolist() for kind, pairs in found.items()}
-
-
-def with_and_without(networks: Sequence[Studied]) -> dict[str, Any]:
-    rows: dict[str, list[list[float]]] = {}
-    weighed = {}
-    for one in networks:
-        found = weights(one)
-        clearly = bars(one, found)
-        weighed[one.name] = {
-            "weights": {name: round(value, 2) for name, value in found.items()},
-            "clearly": {name: round(value, 2) for name, value in clearly.items()},
+    def score(self, rule: Rule, told: dict[str, Any]) -> Scores:
+        columns = {name: rule.ratio if name == "ratio" else name for name in rule.evidence}
+        said = {name: self.said(column, rule.mirror) for name, column in columns.items()}
+        order = self.scaled(self.said(rule.order, rule.mirror))
+        weights = {name: self.weight(name, own, rule) for name, own in said.items()}
+        z = {name: self.scaled(own) for name, own in said.items()}
+        slopes = dict(rule.evidence)
+        if rule.first:
+            shaped = self.columns.get("shaped", self.columns[ENTROPY])
+            g, k = self.weight("shaped", shaped, rule), weights["knn"]
+            of_shaped = self.scaled(shaped)
+            z["react"] = {s: g * of_shaped[s] + k * z["knn"][s] for s in order}
+            weights["react"], slopes["react"], slopes["knn"] = 1.0, 1.0, 0.0
+        bars = {name: self.bar(name, own, rule) for name, own in z.items()}
+        told |= {
+            "weights": {name: round(value, 2) for name, value in weights.items()},
+            "bars": {name: round(value, 2) for name, value in bars.items()},
         }
-        for name, function in RULES.items():
-            scores = by_rule(one, function, found, clearly)
-            rows.setdefault(name, []).append(one.differences(scores))
-    means = {name: np.mean(each, axis=0).round(3).tolist() for name, each in rows.items()}
-    return {"networks": [one.name for one in networks], "weights": weighed, "rows": means}
+
+        def total(source: str) -> Any:
+            values = order[source]
+            if "knn" in z:
+                values = values + rule.in_order * weights["knn"] * z["knn"][source]
+            for name, own in z.items():
+                beyond = np.maximum(own[source] - bars[name], 0.0)
+                values = values + slopes[name] * weights[name] * beyond
+            return values
+
+        return {source: total(source) for source in ("test", "shifted", *self.studied.sets)}
+
+    def differences(self, scores: Scores) -> list[float]:
+        return self.studied.beside(self.columns[ENTROPY], scores)
+
+
+def of_task(networks: list[Network]) -> dict[str, Any]:
+    rows: dict[str, list[list[float]]] = {}
+    weighed: dict[str, Any] = {}
+    for one in networks:
+        for name, rule in RULES.items():
+            told: dict[str, Any] = {}
+            rows.setdefault(name, []).append(one.differences(one.score(rule, told)))
+            if rule == Rule():
+                weighed[one.studied.name] = told
+
+    def mean(each: list[list[float]]) -> Any:
+        return np.mean(each, axis=0).round(3).tolist()
+
+    return {
+        "networks": [one.studied.name for one in networks],
+        "weights": weighed,
+        "rows": {name: mean(each) for name, each in rows.items()},
+        "each": {name: np.round(each, 2).tolist() for name, each in rows.items()},
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="+", help="NAME=FILE,FILE,…")
-    parser.add_argument("--classes", nargs="*", default=[], help="NAME=NUMBER where not 10")
-    parser.add_argument("--kinds", action="store_true", help="the kinds instead of the parts")
     given = parser.parse_args()
     result: dict[str, Any] = {}
-    for task, networks in of_tasks(given.tasks, given.classes):
-        result[task] = predicts(networks) if given.kinds else with_and_without(networks)
-    out = HERE / ("result-kinds.json" if given.kinds else "result-parts.json")
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    for each in given.tasks:
+        task, files = each.split("=")
+        result[task] = of_task([Network(file) for file in files.split(",")])
+        print(task, result[task]["rows"]["**the rule**"], flush=True)
+    (HERE / "result-parts.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

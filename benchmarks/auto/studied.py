@@ -1,7 +1,7 @@
-"""What `study.py` has stored of one network, and how a score on it is judged."""
+"""What `study.py` or `columns.py` has stored of one network, and how a score on it is judged."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,17 @@ class Studied:
             right = {k.removeprefix("right "): found[k] for k in found.files if k[:6] == "right "}
             header = json.loads(str(found["header"]))
             table = found["table"] if "table" in found.files else np.empty((0, 0))
-            methods = dict(zip(header["methods"], found["methods"], strict=True))
+            methods = {}
+            if "methods" in found.files:
+                methods = dict(zip(header["methods"], found["methods"], strict=True))
             return Studied(Path(file).stem, header, table.astype(np.float32), methods, right)
 
     @property
     def sets(self) -> list[str]:
         return [*self.header["near"], *self.header["far"]]
 
-    def column(self, name: str) -> dict[str, NDArray[np.float64]]:
-        """What was computed by hand, centred and scaled on held-out images."""
+    def raw(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """What was computed by hand."""
         row = self.table[self.header["columns"].index(name)]
         return _cut(row, self.header["sources"], self.header["sizes"])
 
@@ -66,21 +68,13 @@ class Studied:
 
     def differences(self, scores: Scores) -> list[float]:
         """To plain entropy: points, points, per cent, points."""
-        base, found = self.judge(self.method("ent")), self.judge(scores)
+        return self.beside(self.method("ent"), scores)
+
+    def beside(self, plain: Scores, scores: Scores) -> list[float]:
+        """Differences of one score to another."""
+        base, found = self.judge(plain), self.judge(scores)
         errors = 100 * (found[2] / base[2] - 1)
         return [found[0] - base[0], found[1] - base[1], errors, found[3] - base[3]]
-
-
-def of_tasks(given: Sequence[str], classes: Sequence[str]) -> Iterator[tuple[str, list[Studied]]]:
-    """Tasks and their networks, from NAME=FILE,FILE,… and NAME=NUMBER of classes where not 10."""
-    known = {name: int(number) for name, number in (each.split("=") for each in classes)}
-    for each in given:
-        task, files = each.split("=")
-        networks = [Studied.of(file) for file in files.split(",")]
-        for one in networks:
-            one.header["classes"] = known.get(task, 10)
-        yield task, networks
-        print(task, flush=True)
 
 
 def _cut(

@@ -2,23 +2,20 @@
 
     python benchmarks/auto/study.py cifar10 --data FOLDER --network FILE --out scores.npz
 
-Two kinds of columns. `method NAME`: a detector of the library, fitted on all validation images.
-`SHAPING/SCORE/λ/J/ε`: TULiP's score by hand at fixed constants (λ in balanced ones), Θ_XX learned
-from one half of the validation images; also neighbours, and the ratio log((Θ + Θ_XX)/D); and what
-`Auto` is put together from (`rule_columns`). These are there for the other half, for each kind of
-pseudo-OOD made from it and for mildly changed copies as well, so that a rule can be looked for with
-ID data alone. Needs a GPU (half a minute a network). `judge.py` reads the former, `parts.py` the
-latter (`--columns rule` stores no more than it needs).
+Two kinds of columns. `method NAME`: a detector of the library, fitted on all validation images,
+which `judge.py` reads. With `--candidates`, `SHAPING/SCORE/λ/J/ε`: TULiP's score by hand at fixed
+constants (λ in balanced ones), Θ_XX learned from one half of the validation images; also
+neighbours, and the ratio log((Θ + Θ_XX)/D). These are there for the other half and for each kind of
+pseudo-OOD made from it as well, so that `kinds.py` can see which kind predicts real OOD. What
+`Auto` is put together from is stored by `columns.py`. Needs a GPU (half a minute a network).
 """
 
 import argparse
 import json
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +26,18 @@ from networks import make as make_network
 from safetensors.torch import load_file
 from tasks import Task, digits, openood, packed
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, nll_loss, normalize
+from torch.nn.functional import interpolate, normalize
 
-from tulip_ood.detectors.auto import Auto
-from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.pseudo import make_kinds
 from tulip_ood.detectors.registry import make
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import TulipError
-from tulip_ood.network.inner import InnerStatistics, find_inner
 from tulip_ood.network.inputs import Inputs
-from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, run_passes
 from tulip_ood.numerics import shaping
 from tulip_ood.numerics.scores import energy, entropy, gen, mean_probability
-from tulip_ood.shifts.kinds import IMAGES, kinds_for
-from tulip_ood.shifts.mild import MILD
+from tulip_ood.shifts.kinds import IMAGES
 
 STRENGTHS, BALANCES, EPSILONS = (0.5, 1.0, 2.0, 3.0), (0.5, 1.0), (0.005, 0.01)
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -54,10 +46,9 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "ebo": energy,
 }
 M, NEIGHBOUR, KIND = 10, 5, 250
-PLAIN = "none/ent"  # entropy
 METHODS = (
     "msp", "ent", "gen", "ebo", "mls", "react", "scale", "ash-s", "adascale-a", "knn", "noise",
-    "tulip[recipe=balanced]", "tulip", "tulip+scale", "auto",
+    "tulip[recipe=balanced]", "tulip", "tulip+scale", "auto", "auto[n_samples=0]",
 )  # fmt: skip
 
 SETS = {  # near and far
@@ -206,97 +197,6 @@ def by_hand(
                             yield column, name, function(moved)
 
 
-def stretched(z: Tensor, own: Tensor, balance: float, strength: float) -> Tensor:
-    """TULiP's samples; Θ_XX and the balanced λ are learned from `own`."""
-    trace, trace_xx = (((v[1:-1] - v[0]) ** 2).sum(-1).mean(0) for v in (z, own))
-    drift, drift_xx = ((v[-1] - v[0]).norm(dim=-1) for v in (z, own))
-    balanced = 2 * trace_xx.mean() / drift_xx.mean()
-    bound = (trace + trace_xx.mean() - balance * balanced * drift).clamp_min(0)
-    stretch = (bound / trace.clamp_min(1e-30)).sqrt()[None, :, None]
-    return z[:1] + strength * stretch * (z[1:-1] - z[:1])
-
-
-def likeliest(own: Tensor, balance: float, labels: Tensor) -> float:
-    """J* of a balance, by the likelihood of the labels."""
-
-    def loss(strength: float) -> float:
-        samples = stretched(own, own, balance, strength).log_softmax(-1)
-        return float(nll_loss(samples.logsumexp(0) - math.log(len(samples)), labels))
-
-    return min([0.0, *np.logspace(-1.5, 1, 60).tolist()], key=loss)
-
-
-def rule_columns(
-    detector: Tulip, sources: dict[str, Rows | Inputs], *, mirrors: bool
-) -> Iterator[tuple[str, str, Tensor]]:
-    """What `Auto` is put together from, with the image alone and with its mirror image.
-
-    Also other ways to order inputs: noise without a bound, without drift, with J = 1.
-    """
-    made = features(detector, sources, EPSILONS[0])
-    bank = made.of["learned"]
-    shape = dict(shapings(bank)).get("scale:85", lambda f: f)
-    plain = made.logits("learned", lambda f: f).double()
-    shaped = made.logits("learned", shape).double()
-    device, learned = detector.network.device, sources["learned"]
-    assert isinstance(learned, Rows)
-    assert learned.labels is not None
-    own = {balance: likeliest(plain, balance, learned.labels.to(device)) for balance in (0.0, 1.0)}
-    trace_xx = ((plain[1:-1] - plain[0]) ** 2).sum(-1).mean()
-    ent, gen_ = SCORES["ent"], SCORES["gen"]
-    needs = Needs(detector._settings().with_(n_samples=0), measures=(Mirrored(),))
-    perturbation, size = detector._make_perturbation(needs.settings), detector.engine.batch_size
-    for name, source in sources.items():
-        if name == "learned":
-            continue
-        z = made.logits(name, lambda f: f).double()
-        order = ent(stretched(z, plain, 1.0, detector.fitted.j_score))
-        near = nearest(made.of[name][0], bank[0])
-        yield "order", name, order
-        yield "noise", name, ent(z[1:-1])
-        yield "no drift", name, ent(stretched(z, plain, 0.0, own[0.0]))
-        yield "balanced", name, ent(stretched(z, plain, 1.0, own[1.0]))
-        yield "balanced, J 1", name, ent(stretched(z, plain, 1.0, 1.0))
-        yield "gen", name, gen_(z[:1])
-        yield "knn", name, near
-        over = made.logits(name, shape).double()
-        yield "shaped", name, gen_(stretched(over, shaped, 0.5, 2.0))
-        trace, drift = ((z[1:-1] - z[0]) ** 2).sum(-1).mean(0), (z[-1] - z[0]).norm(dim=-1)
-        yield "ratio", name, ((trace + trace_xx) / drift.clamp_min(1e-9)).log()
-        yield PLAIN, name, ent(z[:1])
-        if mirrors:
-            base = run_passes(perturbation, source, batch_size=size, needs=needs)
-            mirrored = Mirrored().passes_of(base)
-            other = ent(mirrored.base[None].double().to(device))
-            other_near = nearest(mirrored.need_features().to(device), bank[0])
-            yield "mirror", name, other
-            yield "mirror, knn", name, other_near
-            order, near = (order + other) / 2, (near + other_near) / 2
-        yield "order, both", name, order
-        yield "knn, both", name, near
-
-
-def depth_columns(
-    detector: Tulip, sources: dict[str, Rows | Inputs]
-) -> Iterator[tuple[str, str, Tensor]]:
-    """How unusual images look to the inner stages."""
-    first = sources["test"]
-    assert isinstance(first, Tensor)
-    depth = Depth(detector.network)
-    depth.stages = find_inner(detector.network, first[:2])
-    needs = Needs(
-        detector._settings().with_(n_samples=0), measures=(InnerStatistics(depth.stages),)
-    )
-    perturbation, size = detector._make_perturbation(needs.settings), detector.engine.batch_size
-    state = None
-    for name, source in sources.items():  # what is learned from comes first
-        made = run_passes(perturbation, source, batch_size=size, needs=needs)
-        if state is None:
-            state = depth._learn(made)
-        else:
-            yield "depth", name, depth._score(state, made).to(detector.network.device)
-
-
 def fitted(
     task: Task, batch: int, methods: Sequence[str]
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -306,14 +206,15 @@ def fitted(
     sources = {"test": task.test[0], "shifted": task.shifted[0], **task.sets}
     for method in methods:
         name, _, given = method.partition("[")
-        settings = dict([given[:-1].split("=")]) if given else {}
+        settings: dict[str, Any] = dict([given[:-1].split("=")]) if given else {}
+        own = {"n_samples": int(settings.pop("n_samples"))} if "n_samples" in settings else {}
         passed, began = [0], time.perf_counter()
 
         def count(done: int, total: int, passed: list[int] = passed) -> None:
             passed[0] = done
 
         try:
-            detector = make(name, task.model, batch_size=batch)
+            detector = make(name, task.model, batch_size=batch, **own)
             detector.fit([task.val], progress=count, **settings)
             took = time.perf_counter() - began
             found[method] = {n: detector.score(x).cpu() for n, x in sources.items()}
@@ -329,7 +230,7 @@ def fitted(
 
 
 def study(
-    task: Task, device: str, batch: int, methods: Sequence[str], columns_wanted: str
+    task: Task, device: str, batch: int, methods: Sequence[str], candidates: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     task.model.to(device).eval()
     found, about = fitted(task, batch, methods)
@@ -339,23 +240,15 @@ def study(
     held_out = rows.take(range(half, len(rows)))
     sources: dict[str, Rows | Inputs] = {"learned": rows.take(range(half)), "held out": held_out}
     made: dict[str, Rows] = {}
-    if columns_wanted != "none":
-        wanted = list(IMAGES) if columns_wanted == "all" else list(kinds_for("images"))
-        kinds = make_kinds(held_out, wanted, KIND, 0)
+    if candidates:
+        kinds = make_kinds(held_out, list(IMAGES), KIND, 0)
         made |= {f"kind {name}": part for name, part in kinds.items()}
-        made |= make_kinds(held_out, list(MILD), KIND, 0)
     sources |= made
     sources |= {"test": task.test[0], "shifted": task.shifted[0], **task.sets}
     columns: dict[str, dict[str, Tensor]] = {}
     with torch.no_grad():
-        if columns_wanted != "none":
-            mirrors = Auto(task.model, batch_size=batch).fit([task.val])._mirrors
-            for column, name, values in chain(
-                by_hand(detector, sources) if columns_wanted == "all" else (),
-                rule_columns(detector, sources, mirrors=mirrors),
-                depth_columns(detector, sources),
-            ):
-                columns.setdefault(column, {})[name] = values.double()
+        for column, name, values in by_hand(detector, sources) if candidates else ():
+            columns.setdefault(column, {})[name] = values.double()
     arrays: dict[str, Any] = {}
     order = [name for name in sources if name != "learned"]
     sizes = [len(sources[name]) for name in order]
@@ -404,15 +297,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument(
-        "--columns", choices=["all", "rule", "none"], default="all", help="which scores by hand"
-    )
+    parser.add_argument("--candidates", action="store_true", help="scores by hand as well")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     began = time.perf_counter()
     task = task_of(given.task, given.data, given.network, given.limit)
-    arrays, header = study(task, given.device, given.batch, given.methods, given.columns)
+    arrays, header = study(task, given.device, given.batch, given.methods, given.candidates)
     header["network"] = Path(given.network).stem
     np.savez_compressed(given.out, header=json.dumps(header), **arrays)
     took = time.perf_counter() - began

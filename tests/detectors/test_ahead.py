@@ -14,12 +14,14 @@ from tulip_ood import Auto, Tulip
 from tulip_ood.detectors import measured as measuring
 from tulip_ood.detectors.ahead import measured_ahead
 from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.envelope_fit import held_out_likelihood
 from tulip_ood.detectors.fitting import splits
 from tulip_ood.detectors.measured import measure
 from tulip_ood.detectors.pseudo import pseudo_sets
 from tulip_ood.detectors.recipes import Setting
 from tulip_ood.detectors.shaping import make_shaping
+from tulip_ood.detectors.steadiness import ALONE
 from tulip_ood.network import passes as records
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.passes import Passes
@@ -116,7 +118,7 @@ def test_as_if_every_fold_computed_it(name: str, monkeypatch: pytest.MonkeyPatch
     detector = make(model).fit([(x[:n], y[:n])], **options)
     if isinstance(detector, Auto):
         assert detector._mirrors == symmetric
-        assert "tulip+scale" in detector._part_names
+        assert "react" in detector._part_names
     plainly(monkeypatch)
     again = make(model).fit([(x[:n], y[:n])], **options)
     same(all_of(detector, x[n:]), all_of(again, x[n:]))
@@ -176,25 +178,32 @@ def test_kinds_are_judged_by_passes_that_are_there(n: int) -> None:
     assert sum(counts[False]) - sum(counts[True]) == min(n, 210)
 
 
+def shaped_sum(model: nn.Module) -> Sum:
+    settings = {"tulip+scale": {"j": 1.0, "epsilon": 0.01, "lam": 0.0}}  # nothing is searched for
+    made = tulip_ood.detectors.make("tulip+scale&knn", model, settings=settings)
+    assert isinstance(made, Sum)
+    return made
+
+
 def test_passes_are_not_held_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = problem(FEW, 100, symmetric=False)
-    make, learn = Auto._fit_passes, Auto._learn_and_calibrate
+    make, learn = Sum._fit_passes, Sum._learn_and_calibrate
     made: list[weakref.ref[Tensor]] = []
     held: list[bool] = []
 
-    def making(self: Auto, *given: Any) -> Passes:
+    def making(self: Sum, *given: Any) -> Passes:
         passes = make(self, *given)
         made.extend(map(weakref.ref, (passes.noisy, passes.noisy_features)))
         return passes
 
-    def learning(self: Auto, passes: Passes, state: Any) -> Any:
+    def learning(self: Sum, passes: Passes, state: Any) -> Any:
         held.extend([ref() is not None for ref in made])
         held.append(passes.noisy_features is not None)  # they are shaped by now
         return learn(self, passes, state)
 
-    monkeypatch.setattr(Auto, "_fit_passes", making)
-    monkeypatch.setattr(Auto, "_learn_and_calibrate", learning)
-    Auto(model).fit([(x, y)])
+    monkeypatch.setattr(Sum, "_fit_passes", making)
+    monkeypatch.setattr(Sum, "_learn_and_calibrate", learning)
+    shaped_sum(model).fit([(x, y)])
     assert held == [False, False, False]
 
 
@@ -289,7 +298,11 @@ def test_one_shaping_and_one_measuring_of_a_fit(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(records, "_all_shaped", shaping)
     monkeypatch.setattr(measuring, "_measured", counting)
-    detector = Auto(model, strength=0.0).fit([(x, y)])  # nothing is weighed
-    assert "tulip+scale" in detector._part_names
-    assert rows["shaped"] == [100]
-    assert rows["measured"] == [100, 100]  # the plain logits, and the shaped ones
+    Tulip(model, shaping="scale").fit([(x, y)], recipe="balanced")
+    twice = [ALONE, ALONE]  # what is scored alone and in a batch in the end
+    assert rows["shaped"] == [100, *twice]
+    assert rows["measured"] == [100, 100, *twice]  # the plain logits, and the shaped ones
+    rows["shaped"], rows["measured"] = [], []
+    Auto(model, strength=0.0).fit([(x, y)])  # nothing is weighed
+    assert not rows["shaped"]
+    assert rows["measured"] == [100]  # for TULiP and the ratio

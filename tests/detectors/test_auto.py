@@ -13,6 +13,7 @@ from tulip_ood import Auto, Tulip
 from tulip_ood.detectors.envelope_fit import fit_envelope
 from tulip_ood.detectors.evidence import Trial, weight_of
 from tulip_ood.detectors.pseudo import shifted_rows
+from tulip_ood.detectors.ratio import Ratio
 from tulip_ood.errors import InputError
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.shifts.mild import MILD
@@ -42,70 +43,67 @@ def test_the_score_is_the_formula(fitted: Auto, data: tuple[Tensor, Tensor]) -> 
         seed=0,
     )
     state = fitted.fitted
-    order, shaped, neighbours, ratio = (
+    order, clipped, neighbours, ratio = (
         (part._score(own, passes) - centre) / spread
         for part, own, centre, spread in zip(
             fitted.parts, state.parts, state.centres, state.spreads, strict=True
         )
     )
-    g, k, r = (fitted._weights[name] for name in ("tulip+scale", "knn", "ratio"))
+    e, k, r = (fitted._weights[name] for name in ("react", "knn", "ratio"))
     assert set(fitted._bars.values()) == {1.0}  # vectors have no mildly changed copies
     expected = (
         order
         + k * neighbours / 2
-        + (g * shaped + k * neighbours - 1).clamp_min(0)
+        + e * (clipped - 1).clamp_min(0)
+        + k * (neighbours - 1).clamp_min(0)
         + r * (ratio - 1).clamp_min(0)
     )
     torch.testing.assert_close(fitted._score(state, passes), expected)
 
 
 def test_all_share_their_noise(fitted: Auto) -> None:
-    order, shaped, _, ratio = fitted.parts
-    assert order._settings() == shaped._settings() == ratio._settings()
+    order, _, _, ratio = fitted.parts
+    assert order._settings() == ratio._settings()
 
 
-def test_shaped_features_have_constants_of_their_own(
-    fitted: Auto, data: tuple[Tensor, Tensor]
-) -> None:
-    usual = fitted.parts[1]
-    assert isinstance(usual, Tulip)
-    assert (usual._setting.shaping, usual._setting.balance, usual._setting.j) == (
-        "scale:85",
-        0.5,
-        2,
-    )
-    other = Auto(network(), settings={"tulip+scale": {"shaping": "scale:65"}}).fit([data]).parts[1]
-    assert isinstance(other, Tulip)
-    assert (other._setting.shaping, other._setting.j) == ("scale:65", 2.0)
+def test_constants_of_the_parts(fitted: Auto, data: tuple[Tensor, Tensor]) -> None:
+    """J is the recipe's, and probabilities have the J that labels ask for."""
+    order = fitted._order
+    assert (order._setting.balance, order._setting.j, order._samples) == (1.0, 1.5, 6)
+    assert order._state.j_score == 1.5
+    assert order._state.j_probs == order._state.plain.j_star != 1.5
+    alike = Tulip(network(), n_samples=6).fit([data], recipe="balanced")
+    assert torch.equal(fitted.predict(data[0]).probs, alike.predict(data[0]).probs)
+    given = {"tulip": {"j": 2.0}, "react": {"percentile": 80.0}}
+    other = Auto(network(), settings=given).fit([data])
+    assert other._order._state.j_score == 2.0
+    clips = [float(detector.fitted.parts[1].shaping.clip) for detector in (other, fitted)]
+    assert clips[0] < clips[1]
 
 
 def test_strength_0_ranks_as_tulip(data: tuple[Tensor, Tensor]) -> None:
     x, _ = data
     auto, tulip = (
         Auto(network(), strength=0).fit([data]),
-        Tulip(network()).fit([data], recipe="balanced"),
+        Tulip(network(), n_samples=6).fit([data], recipe="balanced"),
     )
     a, b = auto.score(x), tulip.score(x)
     assert torch.equal(a.argsort(stable=True), b.argsort(stable=True))
     assert torch.equal(auto.predict(x).probs, tulip.predict(x).probs)
-    assert "auto-1: TULiP's score; nothing else is heard" in str(auto.report())
+    assert "auto-2: TULiP's score; nothing else is heard" in str(auto.report())
 
 
-def test_features_that_may_be_negative_are_not_shaped(data: tuple[Tensor, Tensor]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        detector = Auto(network(nn.Tanh())).fit([data])
-    assert detector._part_names == ("tulip", "tulip+scale", "knn", "ratio")
-    shaped = detector.parts[1]
-    assert isinstance(shaped, Tulip)
-    assert shaped._setting.shaping is None
-    assert any(f.code == "unshaped" for f in detector.report().findings)
+def test_features_that_may_be_negative_are_clipped(data: tuple[Tensor, Tensor]) -> None:
+    model, (x, _) = network(nn.Tanh()), data
+    detector = Auto(model).fit([(x, (model(3 * x) + torch.randn(400, 3) / 9).argmax(1))])
+    assert detector._part_names == ("tulip", "react", "knn", "ratio")
+    assert detector._weights["react"] > 0
 
 
 def test_logits_that_are_changed_behind_the_last_layer(
     data: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:
-    """Shaped features would have to go through what lies behind it."""
+    """Clipped features would have to go through what lies behind it."""
 
     class Sharpened(nn.Module):
         def __init__(self) -> None:
@@ -120,8 +118,8 @@ def test_logits_that_are_changed_behind_the_last_layer(
         model = Sharpened()
         detector = Auto(model).fit([data])
         again = detector.fit([data])
-    assert any(f.code == "unshaped" for f in detector.report().findings)
-    assert again._part_names == ("tulip", "tulip+scale", "knn", "ratio")
+    assert any(f.code == "without-react" for f in detector.report().findings)
+    assert again._part_names == ("tulip", "knn", "ratio")
     detector.save(tmp_path / "auto.tulip")
     loaded = tulip_ood.load(tmp_path / "auto.tulip", model)
     assert torch.equal(loaded.score(data[0]), detector.score(data[0]))
@@ -198,14 +196,9 @@ def test_inner_stages_count_beyond_what_mild_changes_explain(looking: Auto) -> N
     weights, bars = looking._weights, looking._bars
     assert weights["depth"] == 2
     assert min(bars.values()) >= 1
-    k = weights["knn"] * column["knn"]
-    expected = (
-        column["tulip"]
-        + k / 2
-        + (weights["tulip+scale"] * column["tulip+scale"] + k - bars["tulip+scale"]).clamp_min(0)
-        + weights["ratio"] * (column["ratio"] - bars["ratio"]).clamp_min(0)
-        + 2 * (column["depth"] - bars["depth"]).clamp_min(0)
-    )
+    expected = column["tulip"] + weights["knn"] * column["knn"] / 2
+    for name in ("react", "knn", "ratio", "depth"):
+        expected = expected + weights[name] * (column[name] - bars[name]).clamp_min(0)
     torch.testing.assert_close(looking._score(state, passes), expected)
     assert bool((column["depth"] > bars["depth"]).any())
 
@@ -220,7 +213,7 @@ def test_bars_are_what_mildly_changed_copies_say(looking: Auto) -> None:
     assert looking._bars["depth"] == pytest.approx(bar)
     right = 0
     for kind in MILD:
-        changed = shifted_rows(rows.take(range(128)), kind, 0)
+        changed = shifted_rows(rows.take(range(len(rows) // 4)), kind, 0)
         answers = seeing()(torch.cat(list(changed.inputs))).argmax(1)
         right += int((answers == changed.labels).sum())
     assert len(said) == right
@@ -246,7 +239,7 @@ def test_progress_reaches_what_it_said() -> None:
         detector = Auto(seeing())
         detector.fit([seen()], progress=lambda done, total: told.append((done, total)))
     assert detector._needs().measures
-    assert detector._needs().passes == 12 + detector._mirrors
+    assert detector._needs().passes == 8 + detector._mirrors
     assert told[-1][0] == told[-1][1]
 
 
@@ -314,7 +307,7 @@ def test_mirror_images_are_looked_at_where_they_are_answered_alike(
     model = Sides(symmetric=True)
     x, _ = images(model)
     assert mirroring._mirrors
-    assert mirroring._needs_to_score().passes == 13
+    assert mirroring._needs_to_score().passes == 9
     mirroring.save(tmp_path / "auto.tulip")
     again = tulip_ood.load(tmp_path / "auto.tulip", model)
     assert torch.equal(again.score(x), mirroring.score(x))
@@ -393,7 +386,7 @@ def test_mirror_images_are_left_alone(settings: dict[str, Any]) -> None:
     model = Sides(symmetric=bool(settings))
     detector = Auto(model, **settings).fit([images(model)])
     assert not detector._mirrors
-    assert detector._needs().passes == 12
+    assert detector._needs().passes == 8
 
 
 def test_what_no_kind_can_judge_stays_silent(data: tuple[Tensor, Tensor]) -> None:
@@ -407,7 +400,7 @@ def test_what_no_kind_can_judge_stays_silent(data: tuple[Tensor, Tensor]) -> Non
         warnings.simplefilter("ignore")
         labels = (torch.arange(len(x)) < 8).long()
         detector = Auto(model).fit([(x, labels)])
-        plain = Tulip(model).fit([(x, labels)], recipe="balanced")
+        plain = Tulip(model, n_samples=6, j=1.5).fit([(x, labels)], recipe="balanced")
     assert set(detector._weights.values()) == {0.0}
     assert detector._heard == ("tulip",)
     assert detector._needs_to_score() == plain._needs_to_score()
@@ -424,7 +417,7 @@ def test_weights_are_kept_in_a_file(
     assert isinstance(again, Auto)
     assert again._weights == fitted._weights
     assert torch.equal(again.score(x), fitted.score(x))
-    assert any("auto-1" in line for line in again.report().lines)
+    assert any("auto-2" in line for line in again.report().lines)
 
 
 def test_neighbours_do_not_learn_from_what_they_are_judged_on(
@@ -468,19 +461,15 @@ def test_what_is_refused(settings: dict[str, object], message: str) -> None:
         Auto(network(), **settings)  # type: ignore[arg-type]
 
 
-def test_parts_that_only_score_need_no_search_for_j(
-    fitted: Auto, data: tuple[Tensor, Tensor]
-) -> None:
-    """J is given for shaped features, and has no part in the ratio."""
+def test_the_ratio_needs_no_search_for_j(fitted: Auto, data: tuple[Tensor, Tensor]) -> None:
     passes = fitted.engine.passes_of(
         fitted.engine.collect([data], fitted._needs(), seed=0, memory=1 << 30),
         fitted._needs(),
         seed=0,
     )
-    for part in fitted.parts[1:]:
-        if not isinstance(part, Tulip):
-            continue
-        quick = part._learn(passes)
-        whole = fit_envelope(passes, part.task, part._setting, sqrt_outputs=part._uses_sqrt)
-        assert quick.plain.j_star == 0.0 < whole.plain.j_star
-        assert torch.equal(part._score(quick, passes), part._score(whole, passes))
+    part = fitted.parts[fitted._part_names.index("ratio")]
+    assert isinstance(part, Ratio)
+    quick = part._learn(passes)
+    whole = fit_envelope(passes, part.task, part._setting, sqrt_outputs=part._uses_sqrt)
+    assert quick.plain.j_star == 0.0 < whole.plain.j_star
+    assert torch.equal(part._score(quick, passes), part._score(whole, passes))

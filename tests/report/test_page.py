@@ -230,7 +230,7 @@ def test_auto_says_what_it_listens_to(images: Any) -> None:
     found = evaluate({"auto": auto}, (x[200:260], y[200:260]), {"odd": images.ood[:40]})
     page = report_html(found, auto, method="auto", baseline=None)
     text = " ".join(" ".join(checked(page).text).split())
-    heard = {"tulip+scale": "shaped features", "knn": "neighbours", "ratio": "noise to drift"}
+    heard = {"react": "clipped features", "knn": "neighbours", "ratio": "noise to drift"}
     heard["depth"] = "inner stages"
     for name, words in heard.items():
         assert (f" {words} weight " in text) == (name in auto._heard), name

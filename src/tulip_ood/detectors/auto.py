@@ -1,15 +1,14 @@
-"""One detector that needs no tuning and no OOD data: the recipe `auto-1`.
+"""One detector that needs no tuning and no OOD data: the recipe `auto-2`.
 
-TULiP with the balanced λ and its calibrated strength J* orders the inputs, as it orders the
-network's own errors best; where the network answers mirror images alike, the entropy of the mirror
-image is averaged with it (T). More opinions come from the same passes: TULiP's GEN over shaped
-features (G), neighbours (K, of the mirror image too), and the ratio of noise to drift (R), each as
-far as it finds pseudo-OOD (its weight w); and how unusual the input looks to the inner stages of
-the network (I). Beyond what shifts the order of all inputs, they count only where they speak
-clearly against an input (c), more clearly than against mildly changed validation images that are
-still answered rightly:
+TULiP with the balanced λ orders the inputs, as it orders the network's own errors well; where the
+network answers mirror images alike, the entropy of the mirror image is averaged with it (T). More
+opinions come from the same passes: the energy of clipped features (E, ReAct), neighbours (K, of the
+mirror image too), and the ratio of noise to drift (R), each as far as it finds pseudo-OOD (its
+weight w); and how unusual the input looks to the inner stages of the network (I). Neighbours shift
+the order of all inputs. Beyond that, opinions count only where they speak clearly against an input
+(c), more clearly than against mildly changed validation images that are still answered rightly:
 
-    U = z(T) + strength · (½ w_K z(K) + max(0, w_G z(G) + w_K z(K) − c_G)
+    U = z(T) + strength · (½ w_K z(K) + 2 w_E max(0, z(E) − c_E) + w_K max(0, z(K) − c_K)
                            + w_R max(0, z(R) − c_R) + 2 max(0, z(I) − c_I))
 
 with every score centred and scaled on held-out validation data (z).
@@ -21,16 +20,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from tulip_ood.detectors.auto_parts import (
+    CLIPPED,
     DEPTH,
     NEIGHBOURS,
     ORDER,
     PARTS,
     RATIO,
-    SHAPED,
     PartedSum,
     chosen_parts,
     in_words_of_auto,
@@ -45,7 +43,6 @@ from tulip_ood.detectors.evidence import Trial, Weights
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.detectors.ratio import Ratio
 from tulip_ood.detectors.recipes import recipe_named
-from tulip_ood.detectors.shaping import make_shaping
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.network.inputs import Inputs
@@ -61,15 +58,17 @@ from tulip_ood.numerics.tasks import Classification, Regression
 
 __all__ = ["Auto"]
 
-# TULiP over shaped features: constants that did well on every network of docs/research.md.
-SHAPING, SHAPED_BALANCE, SHAPED_J = "scale:85", 0.5, 2.0
-# Neighbours move the order of all inputs, the others only of those that they speak against: they
-# have to find pseudo-OOD nearly as well as entropy, or errors are ordered worse.
-NOTHING_BELOW = {NEIGHBOURS: 0.05}
+# J* asks for 2 and 3 on networks that are too sure of themselves, where it orders errors worse.
+ORDER_J = 1.5
+# So much worse than entropy at finding pseudo-OOD is not listened to. Neighbours move the order of
+# all inputs: they have to find it nearly as well, or errors are ordered worse.
+NOTHING_BELOW = {NEIGHBOURS: 0.05, CLIPPED: 0.20}
 CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median, at least
-EXPLAINED = {SHAPED: 0.9, RATIO: 0.9, DEPTH: 0.98}  # so many mildly changed images say no more
-DEEPLY = 2.0  # what mild changes do not explain counts double: few inputs that are ID get there
-LOOKED_AT = 128  # validation inputs, to see whether features can be shaped
+# So many mildly changed images say no more.
+EXPLAINED = {CLIPPED: 0.9, NEIGHBOURS: 0.9, RATIO: 0.9, DEPTH: 0.98}
+DOUBLY = 2.0  # what mild changes do not explain in E and I counts double: few ID inputs get there
+SAMPLES = 6  # docs/research.md: 4, 6 and 10 find as much
+LOOKED_AT = 128  # validation inputs, to see whether features can be clipped
 MAY_LOSE = 0.03  # of the accuracy on validation images, where they are mirrored
 MIRRORED = Mirrored()
 # What reasons are told from, beside what TULiP knows; by the names that a reason shows.
@@ -77,13 +76,14 @@ SHOWN = {NEIGHBOURS: "neighbours", DEPTH: "stages"}
 
 
 class Auto(PartedSum):
-    """TULiP, and what shaped features, neighbours, drift and inner stages say beside it.
+    """TULiP, and what clipped features, neighbours, drift and inner stages say beside it.
 
     Args:
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
         strength: How much the other opinions count beside TULiP's own score; 0 is TULiP.
         n_samples: M, the number of noisy passes, or "auto", as in `Tulip`; 0 for none: two passes
             in all, of the image and of its mirror image, and the network's own probabilities.
+            Opinions other than TULiP's need little noise: fewer than `Tulip` makes are enough.
         scope: Which parameters are perturbed, as in `Tulip`.
         mirror: Look at the mirror image, too (one more pass), where inputs are images and the
             network is as good on mirrored validation images.
@@ -105,7 +105,7 @@ class Auto(PartedSum):
     """
 
     name: ClassVar[str] = "auto"
-    recipe: ClassVar[str] = "auto-1"
+    recipe: ClassVar[str] = "auto-2"
     shares_noise: ClassVar[bool] = True
 
     def __init__(
@@ -113,7 +113,7 @@ class Auto(PartedSum):
         model: nn.Module | Network,
         *,
         strength: float = 1.0,
-        n_samples: int | str = 10,
+        n_samples: int | str = SAMPLES,
         scope: Scope = "all",
         mirror: bool = True,
         parts: Sequence[str] = PARTS,
@@ -145,10 +145,6 @@ class Auto(PartedSum):
             return Ratio(**settings)
         if name == DEPTH:
             return Depth(**settings)
-        if name == SHAPED:
-            part = Tulip(**{"score": "gen", "shaping": SHAPING, "j": SHAPED_J, **settings})
-            part.only_scores = True
-            return part
         return super()._make_part(name, **settings)
 
     # ----------------------------------------------------------------------- fit
@@ -158,24 +154,23 @@ class Auto(PartedSum):
         if tune is not None:
             self._find("tune-unused", "tune=… was not used: auto chooses nothing on OOD data")
         if self.network.known_probe.head is None:
-            for name in (SHAPED, NEIGHBOURS):
+            for name in (CLIPPED, NEIGHBOURS):
                 self._leave_out(name, "penultimate features are not to be found (see head=…)")
         recipe, order = recipe_named("balanced"), self._order
         setting = recipe.setting
         if isinstance(self.task, Regression):
             setting = replace(setting, balance=0.0)  # see the finding "regression-drift"
+        elif self.strength and len(self.parts) > 1:
+            setting = replace(setting, j=ORDER_J)
         for part in self.parts:
             if isinstance(part, Tulip):
                 part._recipe, part._setting = recipe, part._with_given(setting)
         self._prepare_part(order, rows, count)
-        for name, part in zip(self._part_names, self.parts, strict=True):
-            if isinstance(part, Tulip) and part is not order:
-                # The passes are the order's.
+        for part in self.parts:
+            if isinstance(part, Ratio):  # the passes are the order's
                 part._chosen_scope, part._chosen_samples = order._chosen_scope, order._samples
                 part._setting = replace(part._setting, epsilon=order._setting.epsilon)
-                if name == SHAPED:
-                    part._setting = replace(part._setting, balance=SHAPED_BALANCE)
-        self._check_shaping(rows)
+        self._check_clipping(rows)
         self._check_depth(rows, count)
         self._check_mirror(rows, count)
         self._weights, self._bars = {}, {}
@@ -196,24 +191,18 @@ class Auto(PartedSum):
     def _weigh(self, trial: Trial) -> None:
         """How much every part counts, and from where on."""
         self._weights, said = trial.weights(NOTHING_BELOW)
+        if CLIPPED in self._weights:
+            self._weights[CLIPPED] *= DOUBLY
         mild = trial.of_mild_changes()
         # Inner stages see mild changes before anything else: without a bar they are not heard.
         if DEPTH in self._weights:
-            self._weights[DEPTH] = DEEPLY if mild else 0.0
+            self._weights[DEPTH] = DOUBLY if mild else 0.0
         self._bars = dict.fromkeys(EXPLAINED, CLEARLY)
-        for name, values in (self._against(mild) if mild else {}).items():
+        for name, values in mild.items():
             known = values[values.isfinite()]
             bars = quantiles(known, (EXPLAINED[name],)) if len(known) else [math.inf]
             self._bars[name] = max(CLEARLY, *bars)
         self._facts["evidence"] = {**said, "bars": dict(self._bars)}
-
-    def _against(self, said: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What speaks against an input, from what the parts say on the scale of held-out data."""
-        found = {name: said[name] for name in (RATIO, DEPTH) if name in said}
-        both = [self._weights[n] * said[n] for n in (SHAPED, NEIGHBOURS) if n in said]
-        if both:
-            found[SHAPED] = torch.stack(both).sum(dim=0)
-        return found
 
     def _check_depth(self, rows: Rows, count: PassCount) -> None:
         """Inner stages are looked at where inputs are images and there are such stages."""
@@ -245,22 +234,18 @@ class Auto(PartedSum):
         self._mirrors = mirrored >= own - MAY_LOSE
         self._facts["mirrored"] = {"accuracy": own, "mirrored": mirrored, "used": self._mirrors}
 
-    def _check_shaping(self, rows: Rows) -> None:
-        """Features that cannot be shaped stay as they are."""
-        if SHAPED not in self._part_names:
+    def _check_clipping(self, rows: Rows) -> None:
+        """Features that cannot be clipped, as logits are changed behind them, say nothing."""
+        if CLIPPED not in self._part_names:
             return
         few = rows.take(range(min(LOOKED_AT, len(rows))))
         base = Needs(self._settings().with_(n_samples=0))
         passes = self.engine.passes_of(few, base, seed=self.seed)
-        shaped = self.parts[self._part_names.index(SHAPED)]
-        assert isinstance(shaped, Tulip)
-        if shaped.shaping is None:
-            return
+        clipped = self.parts[self._part_names.index(CLIPPED)]
         try:
-            passes.reshaped(make_shaping(shaped.shaping).learned(passes.need_features()))
+            clipped._score(clipped._learn(passes), passes)
         except ModelError as error:
-            shaped._setting = replace(shaped._setting, shaping=None)
-            self._find("unshaped", f"{SHAPED} takes features as they are: {error}")
+            self._leave_out(CLIPPED, str(error))
 
     def _take_passes(self, passes: Passes, tune: Any) -> None:
         raise InputError(
@@ -328,10 +313,10 @@ class Auto(PartedSum):
         total = said[ORDER]
         if NEIGHBOURS in said:
             total = total + self.strength * self._weights[NEIGHBOURS] / 2 * said[NEIGHBOURS]
-        for name, against in self._against(said).items():
-            weight = 1.0 if name == SHAPED else self._weights[name]  # its parts are weighed already
-            beyond = (against - self._bars[name]).clamp_min(0.0)
-            total = total + self.strength * weight * beyond
+        for name, value in said.items():
+            if name != ORDER:  # what speaks against an input
+                beyond = (value - self._bars[name]).clamp_min(0.0)
+                total = total + self.strength * self._weights[name] * beyond
         return total
 
     def _predicted(self, x: Inputs | Passes) -> Prediction:

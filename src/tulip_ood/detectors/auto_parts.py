@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from tulip_ood.detectors.base import Detector
 
 __all__ = [
+    "CLIPPED",
     "DEPTH",
     "NEIGHBOURS",
     "ORDER",
     "PARTS",
     "RATIO",
-    "SHAPED",
     "PartedSum",
     "chosen_parts",
     "in_words_of_auto",
     "part_settings",
 ]
 
-ORDER, SHAPED, NEIGHBOURS, RATIO, DEPTH = "tulip", "tulip+scale", "knn", "ratio", "depth"
-PARTS = (ORDER, SHAPED, NEIGHBOURS, RATIO, DEPTH)
+ORDER, CLIPPED, NEIGHBOURS, RATIO, DEPTH = "tulip", "react", "knn", "ratio", "depth"
+PARTS = (ORDER, CLIPPED, NEIGHBOURS, RATIO, DEPTH)
 _ADVISED = {"j-zero": "j", "near-chance": "epsilon", "guessed-mean": "initial_mean"}
 # How passes are made. All parts share them, so that only TULiP can be told.
 _OF_PASSES = (
@@ -94,22 +94,20 @@ def part_settings(
         )
     shared = {"n_samples": _TO_FIT_ONLY if n_samples == 0 else n_samples, "scope": scope}
     shared |= {key: value for key, value in given.get(ORDER, {}).items() if key in _OF_PASSES}
-    for name in (SHAPED, RATIO):
-        if own := [key for key in given.get(name, {}) if key in _OF_PASSES]:
-            raise InputError(
-                f"all parts share TULiP's passes: {name} takes no {', '.join(own)} of its own. "
-                f"Give it to {ORDER}, as in settings={{'{ORDER}': {{'{own[0]}': …}}}}"
-            )
-    for name in (ORDER, SHAPED, RATIO):
+    if own := [key for key in given.get(RATIO, {}) if key in _OF_PASSES]:
+        raise InputError(
+            f"all parts share TULiP's passes: {RATIO} takes no {', '.join(own)} of its own. "
+            f"Give it to {ORDER}, as in settings={{'{ORDER}': {{'{own[0]}': …}}}}"
+        )
+    for name in (ORDER, RATIO):
         given[name] = {**shared, **given.get(name, {})}
     if n_samples == 0:
-        for name in (ORDER, SHAPED):
-            if given[name].get("j"):
-                raise InputError(
-                    f"n_samples=0 makes no noisy passes, so that J is 0: {name} takes no "
-                    f"j={given[name]['j']:g}. Leave j out, or give n_samples"
-                )
-            given[name]["j"] = 0.0
+        if given[ORDER].get("j"):
+            raise InputError(
+                f"n_samples=0 makes no noisy passes, so that J is 0: {ORDER} takes no "
+                f"j={given[ORDER]['j']:g}. Leave j out, or give n_samples"
+            )
+        given[ORDER]["j"] = 0.0
     return given
 
 
@@ -192,11 +190,7 @@ class PartedSum(Sum):
     ) -> Self:
         """The detector that `configuration` described, not fitted yet."""
         known = {name: value for name, value in config.items() if name != "as_given"}
-        made = super().from_configuration(model, known, tensors, **more)
-        for part in made.parts:  # as they were made first
-            if isinstance(part, Tulip) and part is not made._order:
-                part.only_scores = True
-        return made
+        return super().from_configuration(model, known, tensors, **more)
 
     def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Every part's state, and which parts were left out."""

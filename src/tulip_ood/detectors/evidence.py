@@ -87,7 +87,8 @@ class Trial:
         says: Callable[[Detector, Any, Passes], Tensor] | None = None,
     ) -> None:
         self._engine, self._scores, self._seed = engine, scores, seed
-        self._budget, half = Budget(), len(rows) // 2
+        half = len(rows) // 2
+        self._budget = replace(Budget(), kind_inputs=min(Budget().kind_inputs, (half + 1) // 2))
         samples = min(self._budget.samples, needs.settings.n_samples)
         self._needs = replace(needs, settings=needs.settings.with_(n_samples=samples))
         self._progress = count.add if count is not None else None
@@ -137,6 +138,7 @@ class Trial:
                 seed=self._seed,
                 progress=self._progress,
                 clean=self._clean,
+                budget=self._budget,
             )
         except InputError:
             return dict.fromkeys(self._scores, 0.0), {"kinds": []}

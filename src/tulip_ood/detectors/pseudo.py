@@ -97,6 +97,7 @@ def pseudo_sets(
     seed: int,
     progress: Callable[[int], None] | None = None,
     clean: Passes | None = None,
+    budget: Budget | None = None,
 ) -> dict[str, Passes]:
     """Passes of the usual kinds of pseudo-OOD, without those that keep the label.
 
@@ -107,6 +108,7 @@ def pseudo_sets(
         seed: Decides what is random in the kinds.
         progress: Told of the inputs that went through a pass.
         clean: Passes of the first rows as they are, if they are there; a base pass is enough.
+        budget: How many inputs are looked at, if not as many as usual.
 
     Example:
         >>> import torch, tulip_ood
@@ -117,7 +119,7 @@ def pseudo_sets(
         >>> sorted(pseudo_sets(detector.engine, rows, detector._needs(), seed=0))
         ['mixed_rows', 'permuted_columns']
     """
-    task, budget = engine.network.task, Budget()
+    task, budget = engine.network.task, budget or Budget()
     own = rows.take(range(len(rows) if len(rows) < CROSS_FIT_BELOW else len(rows) // 2))
     few = min(budget.id_inputs, len(own))
     if clean is None or len(clean) < few:

@@ -141,7 +141,7 @@ METHODS: dict[str, Method] = {
         Method("ensemble", Ensemble, (NETWORKS,), 2, "Lakshminarayanan et al., NeurIPS 2017"),
         Method("noise", NoiseAveraging, (), 11, "weight noise without the bound"),
         Method("tulip", Tulip, (LABELS,), 12, "Zhang, Wu, Wada & Kanamori, 2025"),
-        Method("auto", Auto, (LABELS,), 13, "TULiP, shaped features, neighbours, inner stages"),
+        Method("auto", Auto, (LABELS,), 9, "TULiP, clipped features, neighbours, inner stages"),
     )
 }
 

@@ -93,8 +93,6 @@ class Tulip(TulipFitting):
 
     name: ClassVar[str] = "tulip"
     state_class: ClassVar[type] = FittedEnvelope
-    # A part of another detector, which asks it for scores and never for probabilities.
-    only_scores: bool = False
 
     def __init__(
         self,
@@ -239,7 +237,6 @@ class Tulip(TulipFitting):
             self.task,
             self._setting,
             sqrt_outputs=self._uses_sqrt,
-            search=not self.only_scores,
             # With a thousand classes the search takes a CPU longer than the passes take a GPU.
             device=self.network.device if self.network.device.type == "cuda" else None,
         )

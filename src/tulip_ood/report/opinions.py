@@ -5,10 +5,10 @@ from tulip_ood.detectors.auto import Auto
 __all__ = ["opinions"]
 
 _MEANINGS = {
-    "tulip+scale": (
-        "G",
-        "shaped features",
-        "How unsure TULiP is when the few features that stand out are made to stand out more.",
+    "react": (
+        "E",
+        "clipped features",
+        "How little the network’s features add up to when none may stand out (ReAct’s energy).",
     ),
     "knn": (
         "K",
@@ -62,5 +62,5 @@ def opinions(detector: Auto) -> list[tuple[str, str, str, str]]:
 
 def _value(detector: Auto, name: str) -> str:
     weight = f"weight {detector.strength * detector._weights[name]:.2g}"
-    bar = detector._bars.get("tulip+scale" if name == "knn" else name)  # heard together
+    bar = detector._bars.get(name)
     return weight if bar is None else f"{weight}, from {bar:.3g} on"
