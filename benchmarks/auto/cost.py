@@ -32,11 +32,12 @@ from tulip_ood.models.spec import load_model
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measuring import machine
 
-FOUR = ("tulip", "tulip+scale", "knn", "ratio")
+FOUR = ("tulip", "react", "knn", "ratio")
 DETECTORS: dict[str, Callable[..., Any]] = {
     "tulip, balanced": Tulip,
     "auto, without inner stages": lambda model, **common: Auto(model, parts=FOUR, **common),
     "auto": Auto,
+    "auto, without noise": lambda model, **common: Auto(model, n_samples=0, **common),
 }
 
 
