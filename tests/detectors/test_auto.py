@@ -66,6 +66,11 @@ def test_all_share_their_noise(fitted: Auto) -> None:
     assert order._settings() == ratio._settings()
 
 
+def test_scores_are_made_where_the_passes_are(looking: Auto) -> None:
+    """One part that takes its passes to the CPU makes all of them wait for it on a GPU."""
+    assert [part._scores_on_device() for part in looking.parts] == [True] * 5
+
+
 def test_constants_of_the_parts(fitted: Auto, data: tuple[Tensor, Tensor]) -> None:
     """J is the recipe's, and probabilities have the J that labels ask for."""
     order = fitted._order

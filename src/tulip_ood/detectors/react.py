@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from tulip_ood.detectors.ebo import Energy
+from tulip_ood.numerics.tasks import Classification
 
 __all__ = ["React"]
 
@@ -27,3 +28,6 @@ class React(Energy):
 
     name: ClassVar[str] = "react"
     family: ClassVar[str | None] = "react"
+
+    def _scores_on_device(self) -> bool:
+        return isinstance(self.task, Classification)
