@@ -119,6 +119,16 @@ def test_another_model_is_refused(saved: Any, images: Any) -> None:
         tulip_ood.load(saved[1], other)
 
 
+def test_arguments_in_the_wrong_order(saved: Any, images: Any) -> None:
+    said = r"a network \(Sequential\) first and the path second; expected the path.*then the netw"
+    with pytest.raises(InputError, match=said):
+        tulip_ood.load(images.model, saved[1])
+    with pytest.raises(InputError, match=r"a network \(Sequential\) first; expected the path"):
+        tulip_ood.load(images.model, images.model)
+    with pytest.raises(InputError, match=r'given int as the path.*load\("detector.safetensors", m'):
+        tulip_ood.load(3, images.model)  # type: ignore[arg-type]
+
+
 def test_a_truncated_file_is_refused(saved: Any, images: Any, tmp_path: Path) -> None:
     raw = saved[1].read_bytes()
     for size in (0, 4, 100, len(raw) // 2, len(raw) - 1):

@@ -251,6 +251,7 @@ def load(
     """
     from tulip_ood.detectors.registry import class_of
 
+    _check_arguments(path, model)
     saved = read(path)
     header = saved.header
     try:
@@ -277,6 +278,22 @@ def load(
         _check_golden(detector, header, path)
         _ask_everything(detector)
     return detector
+
+
+def _check_arguments(path: Any, model: Any) -> None:
+    """A path and a network; both orders are easily thought of."""
+    call = 'load("detector.safetensors", model)'
+    if isinstance(path, nn.Module):
+        swapped = " and the path second" if isinstance(model, str | os.PathLike) else ""
+        raise InputError(
+            f"load was given a network ({type(path).__name__}) first{swapped}; expected the path "
+            f"of the detector file, then the network: {call}"
+        )
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(
+            f"load was given {type(path).__name__} as the path of a detector file; expected text "
+            f"or a pathlib.Path, then the network: {call}"
+        )
 
 
 def _restore(detector: Detector, saved: Saved) -> None:
