@@ -129,6 +129,26 @@ def test_arguments_in_the_wrong_order(saved: Any, images: Any) -> None:
         tulip_ood.load(3, images.model)  # type: ignore[arg-type]
 
 
+def test_the_same_network_in_other_numbers(saved: Any, images: Any) -> None:
+    for kind, model in {
+        "float64": copy.deepcopy(images.model).double(),
+        "float16": copy.deepcopy(images.model).half(),
+        "float16 and float32": nn.Sequential(*copy.deepcopy(images.model)),
+    }.items():
+        if " and " in kind:
+            model[0].half()
+        said = rf"in float32, and this model is in {kind}: give the model in float32 \(model.float"
+        with pytest.raises(FileFormatError, match=said):
+            tulip_ood.load(saved[1], model)
+
+
+def test_a_file_that_does_not_say_its_numbers(saved: Any, images: Any, tmp_path: Path) -> None:
+    path = rewrite(saved[1], tmp_path / "t.safetensors", lambda h, t: h.pop("weights_dtypes"))
+    assert tulip_ood.load(path, images.model).name == "tulip"
+    with pytest.raises(FileFormatError, match="fitted on other weights"):
+        tulip_ood.load(path, copy.deepcopy(images.model).double())
+
+
 def test_a_truncated_file_is_refused(saved: Any, images: Any, tmp_path: Path) -> None:
     raw = saved[1].read_bytes()
     for size in (0, 4, 100, len(raw) // 2, len(raw) - 1):

@@ -31,6 +31,12 @@ from tulip_ood.version import __version__
 __all__ = ["FORMAT", "Saved", "load", "read", "read_header", "save"]
 
 GOLDEN_TOLERANCE = 1e-4
+_CONVERSIONS = {
+    "float16": "model.half()",
+    "bfloat16": "model.bfloat16()",
+    "float32": "model.float()",
+    "float64": "model.double()",
+}
 
 
 def save(detector: Detector, path: str | os.PathLike[str]) -> None:
@@ -76,6 +82,7 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
         "cross_fitted": calibration.cross_fitted,
         "recipe": detector._facts.get("recipe"),
         **detector.engine.fingerprint,
+        "weights_dtypes": detector.network.kinds,
         **detector.provenance,
         "noise_checksum": detector.engine.noise_checksum(detector._needs_to_score().settings),
         "inputs": detector.engine.inputs,
@@ -330,10 +337,24 @@ def _check_fingerprint(
             f"a new detector"
         )
     if now["weights_sha256"] != header["weights_sha256"]:
+        _check_kinds(detector.network.kinds, header.get("weights_dtypes"), path)
         raise FileFormatError(
             f"{path} was fitted on other weights (or buffers) of this architecture: load those, "
             f"or fit again (tulip calibrate --like {path} keeps the recipe and compares)"
         )
+
+
+def _check_kinds(now: list[str], then: list[str] | None, path: str | os.PathLike[str]) -> None:
+    """The same network in other numbers is another one to the last bit, but one line away."""
+    if then is None or now == then:
+        return
+    convert = _CONVERSIONS.get(then[0]) if len(then) == 1 else None
+    way = "in the same numbers" if convert is None else f"in {then[0]} ({convert})"
+    raise FileFormatError(
+        f"{path} was fitted on this architecture in {' and '.join(then) or 'no floating point'}, "
+        f"and this model is in {' and '.join(now) or 'no floating point'}: give the model {way}, "
+        f"read from its checkpoint anew if it was rounded meanwhile, or fit again"
+    )
 
 
 def _check_golden(detector: Detector, header: dict[str, Any], path: str | os.PathLike[str]) -> None:

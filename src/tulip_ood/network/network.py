@@ -15,7 +15,7 @@ from torch.func import functional_call
 from tulip_ood.errors import ModelError, NotFittedError
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.features import FeatureTap, Head
-from tulip_ood.network.fingerprint import fingerprint, perturbable_share
+from tulip_ood.network.fingerprint import fingerprint, floating_kinds, perturbable_share
 from tulip_ood.network.forking import fork_safe_lock, hook_of_this_process
 from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.inputs import Inputs
@@ -191,6 +191,11 @@ class Network:
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of the architecture (names, shapes, classes) and of the weights and buffers."""
         return fingerprint(self.module, {**self._skeleton.parameters, **self._skeleton.buffers})
+
+    @property
+    def kinds(self) -> list[str]:
+        """Which floating-point numbers the user's weights and buffers are."""
+        return floating_kinds({**self._skeleton.parameters, **self._skeleton.buffers})
 
     @property
     def perturbable_share(self) -> float:
