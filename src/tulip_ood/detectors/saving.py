@@ -22,6 +22,7 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.decision import Calibration, Threshold
 from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.header import FORMAT, GOLDEN_INPUTS, parse_header
+from tulip_ood.detectors.own import check_own, find_own
 from tulip_ood.detectors.prediction import Reference
 from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.network.files import reading, save_tensors
@@ -56,6 +57,7 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
     detector = detector._view()
     detector._ready()
     config, config_tensors = detector.configuration()
+    check_own(detector, config)
     fitted, fitted_tensors = detector.fitted_state()
     calibration, threshold = detector.calibration, detector.threshold
     tensors = {
@@ -256,17 +258,10 @@ def load(
         ...
         tulip_ood.errors.FileFormatError: there is no detector file nowhere.safetensors
     """
-    from tulip_ood.detectors.registry import class_of
-
     _check_arguments(path, model)
     saved = read(path)
     header = saved.header
-    try:
-        kind = class_of(header["method"])
-    except InputError:
-        raise FileFormatError(
-            f"{path} holds the method {header.get('method')!r}, which this release does not know"
-        ) from None
+    kind = _class_of(header, path)
     if header["config"].get("output") and output is None:
         raise InputError(
             "this detector was fitted with output=…, which a file cannot hold: pass it to load"
@@ -301,6 +296,21 @@ def _check_arguments(path: Any, model: Any) -> None:
             f"load was given {type(path).__name__} as the path of a detector file; expected text "
             f"or a pathlib.Path, then the network: {call}"
         )
+
+
+def _class_of(header: dict[str, Any], path: str | os.PathLike[str]) -> type[Detector]:
+    from tulip_ood.detectors.registry import class_of  # every detector: not before it is needed
+
+    name = header["method"]
+    find_own(name)  # says so itself if there are two
+    try:
+        return class_of(name)
+    except InputError:
+        raise FileFormatError(
+            f"{path} holds the method {name!r}, which tulip-ood {__version__} does not have (saved "
+            f"with {header['versions'].get('tulip_ood')}): upgrade it; if the method is a class of "
+            f"your own, import the module that defines it before load"
+        ) from None
 
 
 def _restore(detector: Detector, saved: Saved) -> None:
