@@ -41,6 +41,7 @@ class Stream:
         promises: What was promised at the time, for instance ("false_alarm", 0.05), or None.
         times: Seconds since 1970, or None.
         unreadable: Inputs that could not be read; they are left out.
+        mixed: Whether rows of a table are among them, which were taken in random order.
 
     Example:
         >>> Stream("abc", None).scores
@@ -54,6 +55,7 @@ class Stream:
     promises: list[tuple[str, float] | None] = field(default_factory=list)
     times: list[float | None] = field(default_factory=list)
     unreadable: int = 0
+    mixed: bool = False
 
     def add(
         self,
@@ -114,6 +116,7 @@ class Watched:
         noticed_at: Its time, in seconds since 1970, if it was logged.
         buckets: p-values of inputs so far, in 20 equal buckets; flat means no drift.
         refusals: The share refused, for each promise that held.
+        mixed: Whether rows of tables were taken in random order: then `noticed` is no time.
 
     Example:
         >>> list(Watched.__dataclass_fields__)[:2]
@@ -130,6 +133,7 @@ class Watched:
     noticed_at: float | None
     buckets: tuple[int, ...]
     refusals: tuple[Refused, ...]
+    mixed: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -186,6 +190,7 @@ def watch(
         noticed_at,
         buckets,
         refusals,
+        stream.mixed,
     )
 
 
@@ -205,6 +210,7 @@ def read_streams(
     logs: Sequence[str | os.PathLike[str]],
     *,
     detectors: Sequence[str | os.PathLike[str]] = (),
+    in_order: bool = False,
 ) -> list[Stream]:
     """What is in logs, by detector version.
 
@@ -213,6 +219,8 @@ def read_streams(
             folders of parts), in order.
         detectors: The files of detectors whose calibration scores no log tells: parquet needs
             them.
+        in_order: Take the rows of tables as they stand, because they came in that order; rows of
+            folders stand class by class, which is none, and are taken in random order.
 
     Example:
         >>> read_streams(["nowhere.jsonl"])
@@ -225,11 +233,11 @@ def read_streams(
     for log in logs:
         path = Path(log)
         if is_remote(str(log)) or path.is_dir():
-            _read_table(str(log), found)
+            _read_table(str(log), found, in_order)
         elif not path.is_file():
             raise DataError(f"there is no log {path}")
         elif path.suffix == ".parquet":
-            _read_table(path, found)
+            _read_table(path, found, in_order)
         else:
             _read_lines(path, found)
     for stream in found.values():
@@ -300,7 +308,7 @@ def _score(value: Any) -> float:
     return score
 
 
-def _read_table(path: Path | str, found: dict[str, Stream]) -> None:
+def _read_table(path: Path | str, found: dict[str, Stream], in_order: bool) -> None:
     import pyarrow as pa
 
     from tulip_ood.data.parts import written_manifest
@@ -324,8 +332,13 @@ def _read_table(path: Path | str, found: dict[str, Stream]) -> None:
     except (KeyError, TypeError, ValueError) as error:
         lacks = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(f"{path} is no table of `tulip score`: {lacks}") from error
+    if in_order:
+        for one in rows:
+            stream.add(*one)
+        return
     # Rows stand in the order of folders, class by class, which is no order in time: the test asks
     # whether they could be a random sample, so it takes them in random order.
+    stream.mixed = stream.mixed or bool(rows)
     for row in random.permutation(len(rows), seed=0, name="monitor/rows").tolist():
         stream.add(*rows[row])
 
