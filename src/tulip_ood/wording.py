@@ -12,10 +12,12 @@ def counted(number: int, thing: str) -> str:
     """A number of things; one of them is not many.
 
     Example:
-        >>> counted(1, "input"), counted(1200, "input")
-        ('1 input', '1,200 inputs')
+        >>> counted(1, "input"), counted(1200, "input"), counted(2, "pass")
+        ('1 input', '1,200 inputs', '2 passes')
     """
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+    if number == 1:
+        return f"{number} {thing}"
+    return f"{number:,} {thing}{'es' if thing.endswith('s') else 's'}"
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -208,7 +208,7 @@ def test_nothing_readable_and_a_network_that_does_not_fit(tulip: Tulip, tmp_path
     base = ["calibrate", "tulip_tiny:make", "--out", out, *PREPARED]
     result = tulip(*base, "--data", tmp_path / "bad")
     assert result.exit_code == 2
-    assert "none of the 2 inputs" in result.stderr
+    assert "can be read (2 inputs)" in result.stderr
     arguments = ["calibrate", "tulip_tiny:wider", "--data", tmp_path / "tiny", "--out", out]
     result = tulip(*arguments, "--crop", "8", "--mean", "0.5", "--std", "0.5")
     assert result.exit_code == 1

@@ -18,6 +18,7 @@ from tulip_ood.benchmark.runs import Benchmark, BenchmarkSet, Run, ShiftedResult
 from tulip_ood.data.protocol import protocol_of
 from tulip_ood.detectors.decision import Threshold
 from tulip_ood.detectors.registry import METHODS
+from tulip_ood.wording import counted
 
 __all__ = ["load_benchmark"]
 
@@ -158,5 +159,5 @@ def _also_on_train(run: Run) -> Run:
 def _stand_in(each: Mapping[str, Any], unreadable: int) -> str | None:
     notes = [note for note in (each["stand_in"], *each["notes"]) if note]
     if unreadable:
-        notes.append(f"{unreadable} images that cannot be read were left out")
+        notes.append(f"{counted(unreadable, 'image')} left out because of damage")
     return "; ".join(notes) or None

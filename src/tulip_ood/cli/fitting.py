@@ -11,6 +11,7 @@ from tulip_ood.cli.options import show_unreadable
 from tulip_ood.cli.progress import make_progress
 from tulip_ood.errors import TulipWarning
 from tulip_ood.network.refusing import network_refuses
+from tulip_ood.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +113,9 @@ def fit(
         first = next(loader, None)
         if first is None:
             show_unreadable(errors, len(errors))
-            raise UsageError(f"none of the {len(source):,} inputs of {source.name} can be read")
+            raise UsageError(
+                f"nothing in {source.name} can be read ({counted(len(source), 'input')})"
+            )
         try:
             _announce_memory(detector, first[0])
             detector.fit(

@@ -7,7 +7,7 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import UsageError, as_usage
-from tulip_ood.wording import percent
+from tulip_ood.wording import counted, percent
 
 if TYPE_CHECKING:
     from tulip_ood.serving.monitoring import Refused, Watched
@@ -77,7 +77,7 @@ def monitor(
 
 def _show(found: "Watched", alpha: float, confidence: float, given: list[str]) -> None:
     beside = f", {found.unreadable:,} could not be read" if found.unreadable else ""
-    typer.echo(f"detector {found.version}: {found.inputs:,} inputs{beside}")
+    typer.echo(f"detector {found.version}: {counted(found.inputs, 'input')}{beside}")
     typer.echo(f"  {_drift(found, alpha, given)}")
     if found.buckets:
         highest = max(found.buckets)

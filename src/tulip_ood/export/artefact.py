@@ -19,7 +19,7 @@ from tulip_ood.export.passing import Prepare, input_tensors
 from tulip_ood.models.extras import import_extra, one_line
 from tulip_ood.network.golden import synthetic_inputs
 from tulip_ood.network.inputs import Inputs
-from tulip_ood.wording import from_json
+from tulip_ood.wording import counted, from_json
 
 __all__ = ["METADATA", "Artefact", "load", "open_onnx", "open_pt2"]
 
@@ -65,7 +65,9 @@ class Artefact:
         expected = self.header["inputs"]
         arrays = [t.numpy() for t in input_tensors(inputs)]
         if len(arrays) != len(expected):
-            raise InputError(f"expected {', '.join(self.names)}; got {len(arrays)} inputs")
+            raise InputError(
+                f"expected {', '.join(self.names)}; got {counted(len(arrays), 'input')}"
+            )
         for one, array in zip(expected, arrays, strict=True):
             if list(array.shape[1:]) != one["shape"] or str(array.dtype) != one["dtype"]:
                 raise InputError(

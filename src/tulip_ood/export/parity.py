@@ -15,6 +15,7 @@ from tulip_ood.export.header import golden_inputs
 from tulip_ood.export.passing import Prepare
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.wording import counted
 
 __all__ = ["TOLERANCE", "Parity", "ParityError", "check_parity", "held"]
 
@@ -119,8 +120,9 @@ def check_parity(
     if not found.holds:
         raise ParityError(
             f"nothing is written: the artefact does not answer as the detector does; {found}, "
-            f"{found.other_labels} labels and {found.other_decisions} decisions differ. A detector "
-            f"with a smaller J, or with more validation data, is less sensitive to rounding"
+            f"{counted(found.other_labels, 'label')} and "
+            f"{counted(found.other_decisions, 'decision')} differ. A detector with a smaller "
+            f"J, or with more validation data, is less sensitive to rounding"
         )
     return found
 

@@ -18,6 +18,7 @@ from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.errors import FileFormatError
 from tulip_ood.models.architectures import ARCHITECTURES, find_architecture
 from tulip_ood.models.extras import Found, one_line
+from tulip_ood.wording import counted
 
 __all__ = ["check_file", "load_checkpoint", "load_openood"]
 
@@ -97,7 +98,7 @@ def _check_classes(classes: int, state: Mapping[str, Tensor]) -> None:
     weight = state.get("fc.weight")
     rows = 0 if weight is None or not weight.ndim else len(weight)
     if classes < 1 or classes != rows:
-        raise ValueError(f"classes is {classes}, but fc.weight has {rows} rows")
+        raise ValueError(f"classes is {classes}, but fc.weight has {counted(rows, 'row')}")
 
 
 def _dropout(metadata: Mapping[str, str]) -> float:
@@ -198,4 +199,4 @@ def _architecture(path: str, state: Mapping[str, Tensor]) -> str:
 
 def _seen(state: Mapping[str, Tensor]) -> str:
     names = list(state)
-    return f"it holds {len(names)} tensors, first {', '.join(names[:3]) or 'none'}"
+    return f"it holds {counted(len(names), 'tensor')}, first {', '.join(names[:3]) or 'none'}"

@@ -27,6 +27,7 @@ from tulip_ood.network.refusing import on_device
 from tulip_ood.network.skeleton import make_skeleton
 from tulip_ood.numerics.default_device import where_the_user_is
 from tulip_ood.numerics.tasks import Task
+from tulip_ood.wording import counted
 
 __all__ = ["Network", "Output"]
 
@@ -288,8 +289,8 @@ class Network:
         rows = structures.count_rows(inputs)
         if logits.shape[0] != rows:
             raise ModelError(
-                f"the network returned {logits.shape[0]} outputs for {rows} inputs: every input "
-                f"needs an output of its own"
+                f"the network returned {counted(logits.shape[0], 'output')} for "
+                f"{counted(rows, 'input')}: every input needs an output of its own"
             )
         if tapped is None or tapped[0].shape[0] != rows:
             return Output(logits, None, None)

@@ -16,7 +16,7 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.errors import InputError
 from tulip_ood.serving.images import check_header, unreadable
-from tulip_ood.wording import json_values
+from tulip_ood.wording import counted, json_values
 
 __all__ = ["Judge", "Judged", "class_name", "class_names", "fingerprint"]
 
@@ -185,7 +185,8 @@ def class_names(detector: Detector, given: Sequence[str] | None) -> tuple[str, .
         outputs = detector.network.known_probe.n_outputs
         if len(given) != outputs:
             raise InputError(
-                f"{len(given)} classes are named, but the network has {outputs} outputs"
+                f"names of {counted(len(given), 'class')} are given, but the network has "
+                f"{counted(outputs, 'output')}"
             )
     return None if names is None else tuple(map(str, names))
 
