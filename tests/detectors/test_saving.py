@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 import pickletools
 import struct
 from pathlib import Path
@@ -240,8 +241,34 @@ def test_other_files_are_refused(images: Any, tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="there is no detector file"):
         tulip_ood.load(tmp_path / "missing.safetensors", images.model)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(FileFormatError, match="there is no detector file"):
+    with pytest.raises(FileFormatError, match="there is no detector file .*: that is a folder"):
         tulip_ood.load(tmp_path / "folder", images.model)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "empty"),
+        ("Was ist das? – ein Brief".encode() * 40, "text"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(200), "an image"),
+        (b"\xff\xd8\xff\xe0" + bytes(200), "an image"),
+        (pickle.dumps({"a": 1}), "a pickle, which could run code and is not opened"),
+        (b"\x08\x0a\x12\x07pytorch" + bytes(99), "an ONNX file"),
+        (b"PAR1" + bytes(99), "a parquet table"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(
+    images: Any, tmp_path: Path, content: bytes, what: str
+) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(FileFormatError, match=rf"no detector file: it is {what}.*\. Expected what"):
+        tulip_ood.load(tmp_path / "x", images.model)
+
+
+def test_a_checkpoint_is_named(images: Any, tmp_path: Path) -> None:
+    torch.save(images.model.state_dict(), tmp_path / "x")
+    with pytest.raises(FileFormatError, match=r"it is a zip archive \(torch.save and torch.exp"):
+        tulip_ood.load(tmp_path / "x", images.model)
 
 
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")

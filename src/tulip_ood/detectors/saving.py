@@ -24,20 +24,17 @@ from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.header import FORMAT, GOLDEN_INPUTS, parse_header
 from tulip_ood.detectors.own import check_own, find_own
 from tulip_ood.detectors.prediction import Reference
+from tulip_ood.detectors.same_model import check_model
 from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.network.files import reading, save_tensors
+from tulip_ood.network.looks import absent, looks_like
 from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.version import __version__
 
 __all__ = ["FORMAT", "Saved", "load", "read", "read_header", "save"]
 
 GOLDEN_TOLERANCE = 1e-4
-_CONVERSIONS = {
-    "float16": "model.half()",
-    "bfloat16": "model.bfloat16()",
-    "float32": "model.float()",
-    "float64": "model.double()",
-}
+_EXPECTED = "Expected what detector.save or `tulip calibrate` has written"
 
 
 def save(detector: Detector, path: str | os.PathLike[str]) -> None:
@@ -218,15 +215,21 @@ def _read(
     path: str | os.PathLike[str], *, tensors: bool
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not Path(path).is_file():
-        raise FileFormatError(f"there is no detector file {path}")
+        raise FileFormatError(absent(path, "detector file"))
     try:
         with safe_open(path, framework="pt") as file:
             raw = (file.metadata() or {}).get("tulip")
             found = {n: file.get_tensor(n) for n in file.keys()} if tensors else {}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise FileFormatError(f"{path} is damaged or no detector file: {error}") from error
+        seen = looks_like(path)
+        raise FileFormatError(
+            f"{path} is damaged or no detector file: {error if seen is None else f'it is {seen}'}. "
+            f"{_EXPECTED}"
+        ) from error
     if raw is None:
-        raise FileFormatError(f"{path} is a safetensors file, but not of a detector")
+        raise FileFormatError(
+            f"{path} is a safetensors file, but not of a detector (of a network?). {_EXPECTED}"
+        )
     return parse_header(raw, path), found
 
 
@@ -275,7 +278,7 @@ def load(
             device=device,
             batch_size=batch_size,
         )
-        _check_fingerprint(detector, header, path)
+        check_model(detector, header, path)
         _restore(detector, saved)
         _check_golden(detector, header, path)
         _ask_everything(detector)
@@ -334,37 +337,6 @@ def _ask_everything(detector: Detector) -> None:
     golden = detector.engine.golden_inputs(1)
     if golden is not None:
         list(map(str, detector.predict(golden).reason))
-
-
-def _check_fingerprint(
-    detector: Detector, header: dict[str, Any], path: str | os.PathLike[str]
-) -> None:
-    now = detector.network.fingerprint()
-    if now["architecture_sha256"] != header["architecture_sha256"]:
-        raise FileFormatError(
-            f"{path} was fitted on another architecture than this model "
-            f"({type(detector.network.module).__name__}): load the model it was fitted on, or fit "
-            f"a new detector"
-        )
-    if now["weights_sha256"] != header["weights_sha256"]:
-        _check_kinds(detector.network.kinds, header.get("weights_dtypes"), path)
-        raise FileFormatError(
-            f"{path} was fitted on other weights (or buffers) of this architecture: load those, "
-            f"or fit again (tulip calibrate --like {path} keeps the recipe and compares)"
-        )
-
-
-def _check_kinds(now: list[str], then: list[str] | None, path: str | os.PathLike[str]) -> None:
-    """The same network in other numbers is another one to the last bit, but one line away."""
-    if then is None or now == then:
-        return
-    convert = _CONVERSIONS.get(then[0]) if len(then) == 1 else None
-    way = "in the same numbers" if convert is None else f"in {then[0]} ({convert})"
-    raise FileFormatError(
-        f"{path} was fitted on this architecture in {' and '.join(then) or 'no floating point'}, "
-        f"and this model is in {' and '.join(now) or 'no floating point'}: give the model {way}, "
-        f"read from its checkpoint anew if it was rounded meanwhile, or fit again"
-    )
 
 
 def _check_golden(detector: Detector, header: dict[str, Any], path: str | os.PathLike[str]) -> None:

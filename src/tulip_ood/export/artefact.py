@@ -19,6 +19,7 @@ from tulip_ood.export.passing import Prepare, input_tensors
 from tulip_ood.models.extras import import_extra, one_line
 from tulip_ood.network.golden import synthetic_inputs
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.looks import absent
 from tulip_ood.wording import counted, from_json
 
 __all__ = ["METADATA", "Artefact", "load", "open_onnx", "open_pt2"]
@@ -105,7 +106,7 @@ def load(path: str | os.PathLike[str], *, trust: bool = False) -> Artefact:
         tulip_ood.errors.FileFormatError: there is no file nowhere.onnx
     """
     if not Path(path).is_file():
-        raise FileFormatError(f"there is no file {path}")
+        raise FileFormatError(absent(path, "file"))
     if not zipfile.is_zipfile(path):
         return open_onnx(path)
     if not trust:

@@ -17,6 +17,7 @@ from torch import Tensor
 from tulip_ood.data.remote import is_remote
 from tulip_ood.detectors.saving import read
 from tulip_ood.errors import DataError, InputError
+from tulip_ood.network.looks import absent
 from tulip_ood.numerics import random
 from tulip_ood.numerics.anytime import anytime_interval
 from tulip_ood.numerics.martingale import log_capital, online_p_values
@@ -250,7 +251,7 @@ def _version_of_file(path: str | os.PathLike[str]) -> str:
     from tulip_ood.data.parts import digest_of_file
 
     if not Path(path).is_file():
-        raise DataError(f"there is no detector file {path}")
+        raise DataError(absent(path, "detector file"))
     return digest_of_file(path)[:12]
 
 
