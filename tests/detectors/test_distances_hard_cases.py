@@ -205,3 +205,15 @@ def test_random_state_is_not_touched(small: Records) -> None:
         ViM(small.model).fit(small.val, tune={"OOD": small.ood}).score(small.test)
     NNGuide(small.model).fit(small.val).score(small.test)
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_a_head_may_be_named_by_its_number() -> None:
+    """As `--method "knn[head=2]"` gives it: nn.Sequential counts its layers."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    fits = [
+        tulip_ood.detectors.KNN(model, k=5, head=head).fit([(x, model(x).argmax(dim=1))])
+        for head in (2, "2")  # type: ignore[list-item]
+    ]
+    assert torch.equal(fits[0].score(x), fits[1].score(x))

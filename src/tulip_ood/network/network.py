@@ -85,7 +85,7 @@ class Network:
         head: str | None = None,
     ) -> None:
         self.task = task
-        self.head_name = head
+        self.head_name = None if head is None else str(head)  # in nn.Sequential names are numbers
         self.output_function = check_function(output)
         self._skeleton = make_skeleton(model)
         self.lock = fork_safe_lock()  # a pass holds it: the copy has that pass's parameters
