@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["counted", "from_json", "json_values", "percent"]
+__all__ = ["counted", "from_json", "json_values", "percent", "visible"]
 
 
 def counted(number: int, thing: str) -> str:
@@ -28,6 +28,21 @@ def percent(share: float, digits: int = 1) -> str:
         ('5.1 %', '50 %')
     """
     return f"{100 * share:.{digits}f} %"
+
+
+def visible(text: str) -> str:
+    r"""A stranger's text on one line of a terminal: what is no letter is written as Python does.
+
+    A file may be called anything: with an escape sequence in its name it could write over what
+    stands on the terminal, with a line feed a line of its own.
+
+    Example:
+        >>> print(visible("a\n\x1b[31mb.png"), visible("für alle.png"))
+        a\n\x1b[31mb.png für alle.png
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def json_values(value: Any) -> Any:

@@ -208,6 +208,11 @@ def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> N
         (["--json", "gone/x.json"], "--json: there is no folder gone"),
         (["--out", "val"], "is a folder"),
         (["--out", "tulip_tiny.py"], "tulip_tiny.py is there already, and is no detector file"),
+        (["--out", "d.onnx"], "which such a name hides; name it d.safetensors"),
+        (
+            ["--out", "/proc/d.safetensors"],
+            "the folder /proc may not be written to: No such",
+        ),
         (["--out", "/dev/null"], "--out: /dev/null is a device or a pipe; name a file"),
         (["--json", "/dev/stdout"], "--json: /dev/stdout is a device or a pipe; name a file"),
         (["--root", "gone"], "there is no folder gone, in which paths of lists begin"),
