@@ -130,6 +130,24 @@ def test_arguments_in_the_wrong_order(saved: Any, images: Any) -> None:
         tulip_ood.load(3, images.model)  # type: ignore[arg-type]
 
 
+def test_paths_that_are_none(saved: Any) -> None:
+    for given in (None, 3, b"d.safetensors"):
+        said = rf"save was given {type(given).__name__}; expected the path of the file to write"
+        with pytest.raises(InputError, match=said):
+            saved[0].save(given)
+    with pytest.raises(InputError, match="export was given NoneType as the path"):
+        tulip_ood.export(saved[0], None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="expected a fitted detector.*got str"):
+        tulip_ood.export("gate.onnx", saved[0])  # type: ignore[arg-type]
+
+
+def test_a_device_that_is_none(saved: Any, images: Any) -> None:
+    detector = tulip_ood.load(saved[1], images.model)
+    with pytest.raises(InputError, match="device='gpu' cannot be used here"):
+        detector.to("gpu")
+    assert torch.equal(detector.score(images.ood), saved[0].score(images.ood))
+
+
 def test_the_same_network_in_other_numbers(saved: Any, images: Any) -> None:
     for kind, model in {
         "float64": copy.deepcopy(images.model).double(),

@@ -183,3 +183,21 @@ def test_rows_of_a_table_in_the_order_in_which_they_came(tmp_path: Path) -> None
     assert found.mixed
     assert found.noticed < 400
     assert found.to_dict()["mixed"]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\x89PNG\r\n\x1a\n" + bytes(99), r"it is an image \(PNG\)"),
+        (b"hello\n", "it is text"),
+        (bytes(range(200, 256)), "it is no JSON"),
+    ],
+)
+def test_a_file_without_a_line_of_a_log(tmp_path: Path, content: bytes, what: str) -> None:
+    """It was taken for an empty log, and so for no drift."""
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(DataError, match=f"is no log of `tulip serve`: {what}"):
+        read_streams([tmp_path / "x"])
+    for begun in ("", '{"event": "detector", "calib'):
+        (tmp_path / "begun").write_text(begun)
+        assert read_streams([tmp_path / "begun"]) == []

@@ -33,8 +33,8 @@ def load_benchmark(folder: str | os.PathLike[str]) -> Benchmark:
         >>> load_benchmark("/no/such/folder")
         Traceback (most recent call last):
         ...
-        tulip_ood.errors.DataError: /no/such/folder holds no benchmark: bench.json: [Errno 2] No \
-such file or directory: '/no/such/folder/bench.json'
+        tulip_ood.errors.DataError: /no/such/folder holds no benchmark: bench.json: there is \
+none in it. Expected a folder of `tulip bench --out`
     """
     place = BenchFolder(Path(folder))
     about = place.about()

@@ -51,6 +51,11 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
         >>> torch.equal(again.score(x), detector.score(x))
         True
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(
+            f"save was given {type(path).__name__}; expected the path of the file to write, as in "
+            f'detector.save("detector.safetensors")'
+        )
     detector = detector._view()
     detector._ready()
     config, config_tensors = detector.configuration()

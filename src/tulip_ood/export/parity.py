@@ -14,6 +14,7 @@ from tulip_ood.export.artefact import Artefact
 from tulip_ood.export.header import golden_inputs
 from tulip_ood.export.passing import Prepare
 from tulip_ood.network import inputs as structures
+from tulip_ood.network import loaders
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.wording import counted
 
@@ -83,7 +84,7 @@ def held(data: Iterable[Any]) -> list[Any]:
     """
     found: list[Any] = []
     rows = 0
-    for batch in structures.batches(data):
+    for batch in loaders.batches(data):
         found.append(batch)
         rows += structures.count_rows(structures.inputs_only(batch))
         if rows >= CHECKED:
@@ -141,7 +142,7 @@ def _inputs(
         yield structures.map_tensors(_spoilt, structures.take(golden, slice(0, 1)))
     left = CHECKED
     known = [structures.structure(golden)]
-    for batch in structures.batches(data) if data is not None else ():
+    for batch in loaders.batches(data) if data is not None else ():
         inputs = batch if isinstance(batch, Tensor) else structures.inputs_only(batch, known)
         if prepare is not None:
             inputs = prepare(prepare.pixels(inputs))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError
 from tulip_ood.network import inputs as structures
+from tulip_ood.network import loaders
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.readable import readable
 from tulip_ood.wording import counted
@@ -115,7 +116,7 @@ def collect_rows(
     seen = dropped = 0
     capacity = limit
     constants: tuple[Any, ...] | None = None
-    for batch in structures.batches(loader):
+    for batch in loaders.batches(loader):
         inputs, labels = structures.split_batch(batch) if labelled else _unlabelled(batch)
         inputs = structures.map_tensors(lambda t: t.cpu(), readable(inputs))
         n = structures.count_rows(inputs)

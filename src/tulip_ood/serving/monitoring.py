@@ -17,7 +17,7 @@ from torch import Tensor
 from tulip_ood.data.remote import is_remote
 from tulip_ood.detectors.saving import read
 from tulip_ood.errors import DataError, InputError
-from tulip_ood.network.looks import absent
+from tulip_ood.network.looks import absent, looks_like
 from tulip_ood.numerics import random
 from tulip_ood.numerics.anytime import anytime_interval
 from tulip_ood.numerics.martingale import log_capital, online_p_values
@@ -256,13 +256,14 @@ def _version_of_file(path: str | os.PathLike[str]) -> str:
 
 
 def _read_lines(path: Path, found: dict[str, Stream]) -> None:
-    torn = 0
+    torn = strange = number = 0
     with open(path, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 values = from_json(line)
             except ValueError:
                 torn += 1  # the end of a full disk, or a line that is being written
+                strange += not line.startswith("{")
                 if torn > max(_TORN, number // 100):
                     raise DataError(f"{path} is no log of `tulip serve`: it is no JSON") from None
                 continue
@@ -274,6 +275,10 @@ def _read_lines(path: Path, found: dict[str, Stream]) -> None:
                     f"{path}, line {number}, is none of a log of `tulip serve` ({lacks}): give a "
                     f"log (--log), or a table of `tulip score` that ends in .parquet"
                 ) from error
+    if strange and strange == number:  # a picture has few lines
+        seen = looks_like(path)
+        what = "it is no JSON" if seen is None else f"it is {seen}"
+        raise DataError(f"{path} is no log of `tulip serve`: {what}")
 
 
 def _read_line(values: Any, found: dict[str, Stream]) -> None:
