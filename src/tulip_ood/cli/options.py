@@ -123,6 +123,14 @@ def choose_preprocess(
     from tulip_ood.data.preprocess import Preprocess
 
     means, stds = numbers(mean, "--mean"), numbers(std, "--std")
+    for option, values in (("--mean", means), ("--std", stds)):
+        if values is not None and not all(0 <= value <= 1 for value in values):
+            shown = ",".join(f"{value / 255:.3f}" for value in values)
+            hint = f": for 0 to 255, divide by 255 ({option} {shown})" if max(values) > 1 else ""
+            raise UsageError(
+                f"{option} {','.join(f'{value:g}' for value in values)}: pixels lie between 0 and "
+                f"1, and so do their mean and deviation{hint}"
+            )
     if not images:
         if any(value is not None for value in (resize, crop, means, stds)):
             raise UsageError(
