@@ -43,16 +43,18 @@ def check_labels(source: "Source", option: str, why: str = _TO_FIT) -> None:
         Traceback (most recent call last):
         ...
         tulip_ood.cli.failing.UsageError: --data: 1 of 2 inputs of cats have no label (the first: \
-b.png), and fitting needs the label of every input. Use class folders with the names of the \
-classes, lines `path label` in a list, a column `label` in parquet, or `y` in npz
+b.png), and fitting needs the label of every input. Use class folders called as the classes \
+are (in --classes, if given), lines `path label` in a list, a column `label` in parquet, or `y` in \
+npz
     """
     lacking = [number for number, label in enumerate(source.labels()) if label is None]
     if lacking:
         row, _ = next(source.read(lacking[0], lacking[0] + 1))
         raise UsageError(
             f"{option}: {len(lacking):,} of {len(source):,} inputs of {source.name} have no label "
-            f"(the first: {row.path}), and {why}. Use class folders with the names of the classes, "
-            f"lines `path label` in a list, a column `label` in parquet, or `y` in npz"
+            f"(the first: {row.path}), and {why}. Use class folders called as the classes are (in "
+            f"--classes, if given), lines `path label` in a list, a column `label` in parquet, or "
+            f"`y` in npz"
         )
 
 
