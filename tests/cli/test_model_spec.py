@@ -211,3 +211,18 @@ def test_efficientnet_lite_with_stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (loaded.preprocess.resize, loaded.preprocess.crop) == (272, 240)
     x = loaded.preprocess.normalise(torch.tensor([[[[0, 127, 255]]]], dtype=torch.uint8).numpy())
     torch.testing.assert_close(x.flatten(), torch.tensor([-127 / 128, 0.0, 1.0]))
+
+
+def test_a_network_that_returns_more_than_logits(tulip: Tulip, tmp_path: Path) -> None:
+    """No option takes a function: the message must not end with one."""
+    Path("tulip_pair.py").write_text(
+        "import tulip_tiny\n\n\n"
+        "class Pair(tulip_tiny.Net):\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x), 1\n"
+    )
+    prepared = ["--crop", "8", "--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25"]
+    out = ["--out", tmp_path / "d.safetensors"]
+    result = tulip("calibrate", "tulip_pair:Pair", "--data", "val", *out, *prepared)
+    assert result.exit_code == 1
+    assert "on the command line, name a function whose network returns them alone" in result.stderr
