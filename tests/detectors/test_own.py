@@ -89,7 +89,6 @@ def test_a_process_that_does_not_know_the_class_says_so(data: Any, tmp_path: Pat
         [sys.executable, "-c", code, str(tmp_path / "d.safetensors")],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
         check=False,
     )
     assert "FileFormatError" in done.stderr
