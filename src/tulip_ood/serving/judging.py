@@ -178,7 +178,7 @@ def class_names(detector: Detector, given: Sequence[str] | None) -> tuple[str, .
         >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
         >>> class_names(detector, ("ant", "bee"))
         Traceback (most recent call last):
-        tulip_ood.errors.InputError: 2 classes are named, but the network has 3 outputs
+        tulip_ood.errors.InputError: names of 2 classes are given, but the network has 3 outputs
     """
     names = detector.provenance["classes"] if given is None else given
     if given and detector.task.name == "classification" and detector.network.probed:
