@@ -5,17 +5,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["counted", "from_json", "json_values", "percent"]
+__all__ = ["counted", "from_json", "json_values", "percent", "visible"]
 
 
 def counted(number: int, thing: str) -> str:
     """A number of things; one of them is not many.
 
     Example:
-        >>> counted(1, "input"), counted(1200, "input")
-        ('1 input', '1,200 inputs')
+        >>> counted(1, "input"), counted(1200, "input"), counted(2, "pass")
+        ('1 input', '1,200 inputs', '2 passes')
     """
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+    if number == 1:
+        return f"{number} {thing}"
+    return f"{number:,} {thing}{'es' if thing.endswith('s') else 's'}"
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -26,6 +28,21 @@ def percent(share: float, digits: int = 1) -> str:
         ('5.1 %', '50 %')
     """
     return f"{100 * share:.{digits}f} %"
+
+
+def visible(text: str) -> str:
+    r"""A stranger's text on one line of a terminal: what is no letter is written as Python does.
+
+    A file may be called anything: with an escape sequence in its name it could write over what
+    stands on the terminal, with a line feed a line of its own.
+
+    Example:
+        >>> print(visible("a\n\x1b[31mb.png"), visible("für alle.png"))
+        a\n\x1b[31mb.png für alle.png
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def json_values(value: Any) -> Any:

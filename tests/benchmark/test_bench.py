@@ -300,7 +300,7 @@ def test_images_that_cannot_be_read_are_left_out_and_counted(
     (listed / "images_classic" / "svhn" / "3.png").write_bytes(b"no image")
     less = run(listed, networks[:1], tmp_path / "b", methods="msp")
     assert (whole.sets["svhn"].n, less.sets["svhn"].n) == (40, 39)
-    assert "1 images that cannot be read were left out" in (less.sets["svhn"].stand_in or "")
+    assert "1 image left out because of damage" in (less.sets["svhn"].stand_in or "")
     kept = [i for i in range(40) if i != 3]
     for one, two in zip(whole.runs, less.runs, strict=True):
         torch.testing.assert_close(

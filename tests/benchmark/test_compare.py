@@ -160,7 +160,7 @@ def test_multilabel_needs_every_answer() -> None:
         ({"ood": {"far": torch.zeros(0, 2)}}, "no inputs in far"),
         ({"groups": {"far": "middle"}}, "'near' or 'far'"),
         ({"groups": {"elsewhere": "near"}}, "elsewhere"),
-        ({"id_test": (torch.zeros(3, 2), torch.zeros(2))}, "3 ID test inputs but 2 labels"),
+        ({"id_test": (torch.zeros(3, 2), torch.zeros(2))}, "got 3 ID test inputs but 2 labels"),
     ],
 )
 def test_wrong_arguments(

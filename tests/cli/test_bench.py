@@ -116,7 +116,8 @@ def test_wrong_use(tulip: Tulip, root: Path, tmp_path: Path) -> None:
         "bench", "cifar100", "--data", root, ONE, "--out", tmp_path / "out"
     )
     assert "--format must be" in refused("bench", "table", tmp_path, "--format", "pdf")
-    assert "holds no benchmark" in refused("bench", "table", tmp_path)
+    said = "holds no benchmark: bench.json: there is none in it. Expected a folder of `tulip bench"
+    assert said in refused("bench", "table", tmp_path)
     assert "tune must be" in refused(*base, ONE, "--tune", "mnist")
     assert "1000000000" in refused(*base, ONE, "--limit", str(10**30))
 

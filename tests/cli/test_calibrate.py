@@ -1,5 +1,6 @@
 """`tulip calibrate`: from a network and a folder to a detector file."""
 
+import inspect
 import json
 import re
 from collections.abc import Callable
@@ -120,6 +121,40 @@ def test_settings_of_a_method_stand_in_brackets(tulip: Tulip, tmp_path: Path) ->
     assert (config["strength"], config["mirror"], config["n_samples"]) == (2, False, 4)
 
 
+def test_everything_of_tulip_can_be_said_on_the_command_line(tulip: Tulip, tmp_path: Path) -> None:
+    """By an option, or in brackets; a function (output) belongs into the factory."""
+    brackets = {
+        "delta": "4",
+        "sqrt_outputs": "true",
+        "antithetic": "false",
+        "layer_scale": '{"*.weight":0.5,"*.bias":2}',
+        "initial_mean": '{"head.weight":0.25}',
+        "shaping": "scale",
+        "head": "head",
+        "precision": "auto",
+        "hold": "false",
+        "fit_memory": "100000000",
+    }
+    inside = ",".join(f"{name}={value}" for name, value in brackets.items())
+    chosen = {
+        "score": "gen", "samples": "4", "epsilon": "0.01", "drift": "pass", "lam": "0.5", "j": "1",
+        "scope": "all", "seed": "7", "task": "classification", "batch-size": "32", "device": "cpu",
+    }  # fmt: skip
+    words = [word for name, value in chosen.items() for word in (f"--{name}", value)]
+    out = tmp_path / "d.safetensors"
+    result = tulip(
+        "calibrate", "tulip_tiny:make", "--data", "val", "--out", out, "--recipe", "balanced",
+        "--method", f"tulip[{inside}]", *words, *PREPARED,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    config = read_header(out)["config"]
+    assert (config["j"], config["delta"], config["seed"], config["hold"]) == (1.0, 4, 7, False)
+    assert config["as_given"]["layer_scale"] == {"*.weight": 0.5, "*.bias": 2}
+    known = set(inspect.signature(tulip_ood.Tulip.__init__).parameters) - {"self", "model"}
+    said = {*brackets, *chosen} - {"samples", "batch-size"} | {"n_samples", "batch_size"}
+    assert known - said == {"output"}
+
+
 def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> None:
     (tmp_path / "blue").mkdir()
     (tmp_path / "blue" / "bad.png").write_bytes(b"")
@@ -149,6 +184,11 @@ def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> N
         (["--method", "knn[batch_size=4]"], "batch_size has an option of its own, --batch-size"),
         (["--method", "tulip[recipe=paper]"], "recipe has an option of its own, --recipe"),
         (["--method", "auto[strength"], "is no method: expected NAME or NAME"),
+        (["--method", "tulip[j=1]"], "j has an option of its own, --j"),
+        (["--method", "tulip[delta=4,delta=5]"], "delta is given twice"),
+        (["--method", "tulip[hold=no]"], "hold must be True or False, got 'no'"),
+        (["--method", "tulip[antithetic=7]"], "antithetic must be True or False, got 7"),
+        (["--method", "tulip[initial_mean=0.1]"], "initial_mean must be a mapping like"),
         (["--method", "msp", "--recipe", "self"], "leave out --recipe"),
         (["--method", "msp", "--tune", "ood"], "leave out --tune"),
         (["--score", "magic"], "choose from"),
@@ -162,12 +202,20 @@ def test_several_sources_and_unreadable_files(tulip: Tulip, tmp_path: Path) -> N
         (["--device", "magic"], "device 'magic' cannot be used"),
         (["--data", "labels-missing.txt"], "--data: 1 of 152 inputs .* have no label"),
         (["--mean", "a,b"], "takes numbers"),
+        (["--mean", "127.5,116,nan"], "--mean 127.5,116,nan: pixels lie between 0 and 1, and so"),
+        (["--std", "58,57,57"], r"divide by 255 \(--std 0.227,0.224,0.224\)"),
+        (["--mean", "-0.5,0,0"], "--mean -0.5,0,0: pixels lie between 0 and 1, and so do"),
         (["--mean", "0.1,0.2"], "three numbers"),
         (["--resize", "4"], "does not fit"),
         (["--classes", "gone.txt"], "gone.txt cannot be read"),
         (["--json", "gone/x.json"], "--json: there is no folder gone"),
         (["--out", "val"], "is a folder"),
         (["--out", "tulip_tiny.py"], "tulip_tiny.py is there already, and is no detector file"),
+        (["--out", "d.onnx"], "which such a name hides; name it d.safetensors"),
+        (
+            ["--out", "/proc/d.safetensors"],
+            "the folder /proc may not be written to: No such",
+        ),
         (["--out", "/dev/null"], "--out: /dev/null is a device or a pipe; name a file"),
         (["--json", "/dev/stdout"], "--json: /dev/stdout is a device or a pipe; name a file"),
         (["--root", "gone"], "there is no folder gone, in which paths of lists begin"),
@@ -208,7 +256,7 @@ def test_nothing_readable_and_a_network_that_does_not_fit(tulip: Tulip, tmp_path
     base = ["calibrate", "tulip_tiny:make", "--out", out, *PREPARED]
     result = tulip(*base, "--data", tmp_path / "bad")
     assert result.exit_code == 2
-    assert "none of the 2 inputs" in result.stderr
+    assert "can be read (2 inputs)" in result.stderr
     arguments = ["calibrate", "tulip_tiny:wider", "--data", tmp_path / "tiny", "--out", out]
     result = tulip(*arguments, "--crop", "8", "--mean", "0.5", "--std", "0.5")
     assert result.exit_code == 1

@@ -114,7 +114,7 @@ def test_too_few_folders_for_a_network_that_has_no_names(tulip: Tulip, renamed: 
     base = ["calibrate", "tulip_tiny:make", "--data", renamed / "val", "--out", out, *PREPARED]
     result = tulip(*base, "--method", "msp")
     assert result.exit_code == 2
-    assert f"2 {FOLDERS}: give the names" in result.stderr
+    assert f"2 {FOLDERS} (n01, n03): give the names" in result.stderr
     assert not out.exists()
     (renamed / "names.txt").write_text("\n".join(WNIDS))
     result = tulip(*base, "--method", "msp", "--classes", renamed / "names.txt")

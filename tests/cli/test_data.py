@@ -106,7 +106,7 @@ def test_a_corrupted_set_and_the_entry_to_copy(tmp_path: Path) -> None:
     out = tmp_path / "c.parquet"
     result = data("corrupt", tmp_path, "--id", "cifar10", "--out", out, "--severities", "1,3")
     assert result.exit_code == 0, result.output
-    assert "97 images are in" in result.stdout
+    assert "has 97 images. Name it in" in result.stdout
     entry = json.loads("{" + result.stdout.splitlines()[-1] + "}")
     assert entry["cifar10c"]["test"]["file"] == "c.parquet"
     assert entry["cifar10c"]["test"]["stand_in"].endswith("not CIFAR-10-C itself")

@@ -1,5 +1,6 @@
 """Networks by name: what is opened, what is refused, and what each says about its inputs."""
 
+import pickle
 import sys
 import warnings
 from collections.abc import Callable
@@ -35,6 +36,8 @@ def test_a_factory_in_the_current_folder(tulip: Tulip) -> None:
         ("tulip_gone:make", "no module 'tulip_gone'"),
         ("tulip_tiny:gone", "has no 'gone'"),
         ("./models/tulip_tiny.py:make", "named as it is imported, models.tulip_tiny:make"),
+        ("./tulip_tiny:make", "named as it is imported, tulip_tiny:make"),
+        ("models/tulip_tiny:make", "named as it is imported, models.tulip_tiny:make"),
         ("tulip_tiny:nothing", r"returned a int; expected a torch\.nn\.Module"),
         ("tulip_tiny:broken", "ValueError: no weights here"),
         ("tulip_tiny:ready", "expected a function without arguments"),
@@ -92,6 +95,27 @@ def test_a_checkpoint_that_does_not_fit(
         load_model(checkpoint(tmp_path / "net.safetensors", **changes))
 
 
+def test_what_is_no_network_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("folder.safetensors").mkdir()
+    Path("text.safetensors").write_text("hello, this is a letter\n")
+    Path("image.pt2").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99))
+    Path("list.ckpt").write_bytes(pickle.dumps([1]))
+    Path("net.onnx").touch()
+    for spec, words in {
+        "folder": "'folder' is a folder, and names no network.*hf:folder",
+        "folder.safetensors": "there is no file folder.safetensors: that is a folder",
+        "text.safetensors": "no safetensors file: it is text. Expected weights of `tulip train`",
+        "image.pt2": r"no torch.export file: it is an image \(PNG\)",
+        "gone.pt": "there is no file gone.pt",
+        "net.onnx": "runs in onnxruntime cannot be perturbed. Name the PyTorch network",
+        "openood:list.ckpt": "list.ckpt is not opened: it is damaged, or holds more than tensors",
+    }.items():
+        with pytest.raises(TulipError, match=words):  # and no warning beside it
+            load_model(spec, trust=True)
+
+
 def test_damaged_and_missing_files(tmp_path: Path) -> None:
     for suffix in ("safetensors", "pt2"):
         with pytest.raises(FileFormatError, match="there is no file"):
@@ -138,14 +162,15 @@ def test_an_exported_program_from_the_command_line(
     assert pq.read_metadata(out).num_rows == 80
 
 
-def test_other_specs_say_what_to_do() -> None:
+def test_other_specs_say_what_to_do(tmp_path: Path) -> None:
     for spec in ("torchvision:resnet50", "timm:vit_base_patch16_224", "hf:microsoft/resnet-50"):
         with pytest.raises(ModelError, match=r"needs the package"):
             load_model(spec)
         assert may_reopen(spec)
-    for spec in ("net.pth", "net.onnx"):
+    for name in ("net.pth", "net.bin"):
+        (tmp_path / name).touch()
         with pytest.raises(InputError, match="weights_only=True"):
-            load_model(spec)
+            load_model(str(tmp_path / name))
     assert not any(map(may_reopen, ("a.b:make", "net.safetensors", "net.pt2", None)))
 
 
@@ -186,3 +211,18 @@ def test_efficientnet_lite_with_stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (loaded.preprocess.resize, loaded.preprocess.crop) == (272, 240)
     x = loaded.preprocess.normalise(torch.tensor([[[[0, 127, 255]]]], dtype=torch.uint8).numpy())
     torch.testing.assert_close(x.flatten(), torch.tensor([-127 / 128, 0.0, 1.0]))
+
+
+def test_a_network_that_returns_more_than_logits(tulip: Tulip, tmp_path: Path) -> None:
+    """No option takes a function: the message must not end with one."""
+    Path("tulip_pair.py").write_text(
+        "import tulip_tiny\n\n\n"
+        "class Pair(tulip_tiny.Net):\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x), 1\n"
+    )
+    prepared = ["--crop", "8", "--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25"]
+    out = ["--out", tmp_path / "d.safetensors"]
+    result = tulip("calibrate", "tulip_pair:Pair", "--data", "val", *out, *prepared)
+    assert result.exit_code == 1
+    assert "on the command line, name a function whose network returns them alone" in result.stderr

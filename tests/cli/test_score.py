@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 from typer.testing import Result
 
 import tulip_ood
@@ -54,6 +55,23 @@ def test_equal_runs_give_equal_files(tulip: Tulip, detectors: Path, tmp_path: Pa
         base = ["score", detectors / "tulip.safetensors", "test", "--out", out, *MODEL]
         assert tulip(*base, "--part-rows", "7", "--batch-size", "4").exit_code == 0
     assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_names_of_files_cannot_write_on_the_terminal(
+    tulip: Tulip, detectors: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "in" / "a.png")
+    (tmp_path / "in" / "b\n\x1b[2Jrow 7, über.png").write_bytes(b"x")
+    result = tulip(
+        "score", detectors / "msp.safetensors", tmp_path / "in", "--out", tmp_path / "x.parquet",
+        *MODEL,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert r"/in/b\n\x1b[2Jrow 7, über.png: this is no image" in result.stderr
+    assert "\x1b" not in result.stderr
+    gone = tulip("score", detectors / "msp.safetensors", "\x1b[2J", "--out", tmp_path / "y.parquet")
+    assert "\x1b" not in gone.stderr
 
 
 def test_unreadable_files_are_rows_with_a_reason(

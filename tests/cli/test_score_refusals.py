@@ -75,7 +75,16 @@ def test_a_detector_that_changes_under_way(
         (["test", "--device", "magic"], "cannot be used here"),
         (["test", "--out", "gone/x.parquet"], "--out: there is no folder gone"),
         (["test", "--out", "scores.csv"], "which such a name hides; name it scores.parquet"),
-        (["test", "--model", "x.pth"], "weights_only"),
+        (
+            ["test/*"],
+            "no file or folder test/*: patterns are for the shell, give them with",
+        ),
+        ([""], "there is no file or folder ''"),
+        (
+            ["test", "--out", "/proc/x.parquet"],
+            "the folder /proc may not be written to: No ",
+        ),
+        (["test", "--model", "x.pth"], "there is no file x.pth"),
         (["test", "--actors", "4"], "--actors says nothing to --engine local"),
         (["test", "--address", "auto"], "--address says nothing to --engine local"),
         (["test", "--workers", "4", "--engine", "ray"], "--workers says nothing to --engine ray"),

@@ -40,8 +40,9 @@ def test_the_rule(
 @pytest.mark.parametrize(
     ("folders", "known", "outputs", "words"),
     [
-        (WNIDS[:2], None, 3, "2 class folders do not fit 3 outputs: .*--classes"),
+        (WNIDS[:2], None, 3, r"2 class folders do not fit 3 outputs \(n0.*, n0.*\): .*--classes"),
         (WNIDS, None, 2, "3 class folders do not fit 2 outputs"),
+        (WNIDS[:1], None, 3, rf"1 class folder does not fit 3 outputs \({WNIDS[0]}\): give"),
         (WNIDS[:2], NAMES, None, "2 class .* 3 outputs, and none has the name .*--classes"),
         (("cat", "crane"), ("crane", "crane", "cat"), None, "2 classes called 'crane'.*--classes"),
     ],

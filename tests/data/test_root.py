@@ -222,7 +222,7 @@ def test_sets_json_goes_before_the_lists(tmp_path: Path) -> None:
 def test_a_list_without_its_images_is_not_there(tmp_path: Path) -> None:
     listed_root(tmp_path)
     write_list(tmp_path / "data/benchmark_imglist/cifar10/test_svhn.txt", [("svhn/0.png", -1)])
-    with pytest.raises(NotThereError, match="names 1 images.*svhn/0.png"):
+    with pytest.raises(NotThereError, match="names 1 image,.*svhn/0.png"):
         Root.open(tmp_path).part("cifar10", "svhn")
 
 
@@ -367,7 +367,7 @@ def test_labels_of_list_and_file_that_differ_are_told(parquets: Path) -> None:
     write_list(parquets / "imglist/cifar10/val_cifar10.txt", [("cifar10/test/0003.png", 7)])
     part = Root.open(parquets).part("cifar10", "val")
     assert list(part.source.labels()) == [7]
-    assert "1 labels differ" in part.notes[0]
+    assert "list and file differ in 1 label;" in part.notes[0]
 
 
 def test_a_cut_parquet_file_is_said(parquets: Path) -> None:

@@ -244,6 +244,15 @@ def test_other_parquet_is_refused(tmp_path: Path, table: dict[str, object], word
         Parquet(file)
 
 
+def test_images_of_which_none_has_a_path(tmp_path: Path) -> None:
+    """pyarrow gives such a column the type null."""
+    file = str(tmp_path / "x.parquet")
+    images = [{"bytes": b"a", "path": None}, {"bytes": b"b", "path": None}]
+    pq.write_table(pa.table({"image": images, "label": [0, 1]}), file)
+    found = [(row.path, row.label, raw) for row, raw in Parquet(file).read()]
+    assert found == [(f"{file}#0", 0, b"a"), (f"{file}#1", 1, b"b")]
+
+
 def test_a_parquet_file_that_is_replaced_meanwhile(tmp_path: Path) -> None:
     """As many rows as before, but other ones: they would be scored under the old one's name."""
     file = tmp_path / "a.parquet"

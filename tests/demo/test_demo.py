@@ -1,6 +1,8 @@
 """The demo, the real thing: run by the command and by Python, with the same numbers."""
 
+import errno
 import json
+import os
 import re
 import shlex
 import sys
@@ -117,9 +119,13 @@ def test_places_are_checked_before_the_work(
         ran = CliRunner().invoke(app, list(map(str, place)))
         assert isinstance(ran.exception, UsageError), place
         assert re.search(words, str(ran.exception))
-    monkeypatch.setattr("os.access", lambda path, mode: False)
+
+    def refuse(**given: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     ran = CliRunner().invoke(app, ["--out", str(tmp_path / "new")])
-    assert "may not be written to" in str(ran.exception)
+    assert "may not be written to: Permission denied" in str(ran.exception)
     assert not (tmp_path / "new").exists()
 
 

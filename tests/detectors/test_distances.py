@@ -111,7 +111,9 @@ def test_tuning_takes_the_best_of_the_list(kind: Any, track: str, small: Records
 def test_what_does_not_fit_is_named_and_skipped(small: Records) -> None:
     with pytest.warns(tulip_ood.TulipWarning, match="dim = 256 does not fit: with 32 penultimate"):
         ViM(small.model).fit(small.val, train=small.train, tune={"OOD": small.ood})
-    with pytest.warns(tulip_ood.TulipWarning, match="k = 500, but there are only 300 inputs"):
+    with pytest.warns(
+        tulip_ood.TulipWarning, match="k = 500, but only 300 inputs can be neighbours"
+    ):
         KNN(small.model).fit(small.val, train=small.train, tune={"OOD": small.ood})
 
 

@@ -159,7 +159,7 @@ def test_wrong_arguments_are_refused(small: Records) -> None:
         NNGuide(small.model, k=5, alpha=2.0)
     with pytest.raises(InputError, match="1 to 31 dimensions"):
         ViM(small.model, dim=32).fit(small.val)
-    with pytest.raises(InputError, match="k = 301, but there are only 300 inputs"):
+    with pytest.raises(InputError, match="k = 301, but only 300 inputs can be"):
         KNN(small.model, k=301).fit(small.val, train=small.train)
 
 
@@ -189,7 +189,7 @@ def test_data_that_nothing_can_be_learned_from(small: Records) -> None:
 def test_classes_without_training_inputs_are_left_out(small: Records) -> None:
     assert small.train.labels is not None
     two = small.train.take((small.train.labels != 1).nonzero().squeeze(1))
-    with pytest.warns(tulip_ood.TulipWarning, match="1 classes have no input in the training"):
+    with pytest.warns(tulip_ood.TulipWarning, match="no mean for 1 class without an input"):
         detector = MDS(small.model).fit(small.val, train=two)
     assert len(detector.fitted.means) == 2
     expected = gaussian_scores(two, small.test.take(slice(0, 20)), normalise=False, relative=False)
@@ -205,3 +205,15 @@ def test_random_state_is_not_touched(small: Records) -> None:
         ViM(small.model).fit(small.val, tune={"OOD": small.ood}).score(small.test)
     NNGuide(small.model).fit(small.val).score(small.test)
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_a_head_may_be_named_by_its_number() -> None:
+    """As `--method "knn[head=2]"` gives it: nn.Sequential counts its layers."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    fits = [
+        tulip_ood.detectors.KNN(model, k=5, head=head).fit([(x, model(x).argmax(dim=1))])
+        for head in (2, "2")  # type: ignore[list-item]
+    ]
+    assert torch.equal(fits[0].score(x), fits[1].score(x))

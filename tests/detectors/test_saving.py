@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 import pickletools
 import struct
 from pathlib import Path
@@ -119,6 +120,54 @@ def test_another_model_is_refused(saved: Any, images: Any) -> None:
         tulip_ood.load(saved[1], other)
 
 
+def test_arguments_in_the_wrong_order(saved: Any, images: Any) -> None:
+    said = r"a network \(Sequential\) first and the path second; expected the path.*then the netw"
+    with pytest.raises(InputError, match=said):
+        tulip_ood.load(images.model, saved[1])
+    with pytest.raises(InputError, match=r"a network \(Sequential\) first; expected the path"):
+        tulip_ood.load(images.model, images.model)
+    with pytest.raises(InputError, match=r'given int as the path.*load\("detector.safetensors", m'):
+        tulip_ood.load(3, images.model)  # type: ignore[arg-type]
+
+
+def test_paths_that_are_none(saved: Any) -> None:
+    for given in (None, 3, b"d.safetensors"):
+        said = rf"save was given {type(given).__name__}; expected the path of the file to write"
+        with pytest.raises(InputError, match=said):
+            saved[0].save(given)
+    with pytest.raises(InputError, match="export was given NoneType as the path"):
+        tulip_ood.export(saved[0], None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="expected a fitted detector.*got str"):
+        tulip_ood.export("gate.onnx", saved[0])  # type: ignore[arg-type]
+
+
+def test_a_device_that_is_none(saved: Any, images: Any) -> None:
+    detector = tulip_ood.load(saved[1], images.model)
+    with pytest.raises(InputError, match="device='gpu' cannot be used here"):
+        detector.to("gpu")
+    assert torch.equal(detector.score(images.ood), saved[0].score(images.ood))
+
+
+def test_the_same_network_in_other_numbers(saved: Any, images: Any) -> None:
+    for kind, model in {
+        "float64": copy.deepcopy(images.model).double(),
+        "float16": copy.deepcopy(images.model).half(),
+        "float16 and float32": nn.Sequential(*copy.deepcopy(images.model)),
+    }.items():
+        if " and " in kind:
+            model[0].half()
+        said = rf"in float32, and this model is in {kind}: give the model in float32 \(model.float"
+        with pytest.raises(FileFormatError, match=said):
+            tulip_ood.load(saved[1], model)
+
+
+def test_a_file_that_does_not_say_its_numbers(saved: Any, images: Any, tmp_path: Path) -> None:
+    path = rewrite(saved[1], tmp_path / "t.safetensors", lambda h, t: h.pop("weights_dtypes"))
+    assert tulip_ood.load(path, images.model).name == "tulip"
+    with pytest.raises(FileFormatError, match="fitted on other weights"):
+        tulip_ood.load(path, copy.deepcopy(images.model).double())
+
+
 def test_a_truncated_file_is_refused(saved: Any, images: Any, tmp_path: Path) -> None:
     raw = saved[1].read_bytes()
     for size in (0, 4, 100, len(raw) // 2, len(raw) - 1):
@@ -210,8 +259,34 @@ def test_other_files_are_refused(images: Any, tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="there is no detector file"):
         tulip_ood.load(tmp_path / "missing.safetensors", images.model)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(FileFormatError, match="there is no detector file"):
+    with pytest.raises(FileFormatError, match="there is no detector file .*: that is a folder"):
         tulip_ood.load(tmp_path / "folder", images.model)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "empty"),
+        ("Was ist das? – ein Brief".encode() * 40, "text"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(200), "an image"),
+        (b"\xff\xd8\xff\xe0" + bytes(200), "an image"),
+        (pickle.dumps({"a": 1}), "a pickle, which could run code and is not opened"),
+        (b"\x08\x0a\x12\x07pytorch" + bytes(99), "an ONNX file"),
+        (b"PAR1" + bytes(99), "a parquet table"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(
+    images: Any, tmp_path: Path, content: bytes, what: str
+) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(FileFormatError, match=rf"no detector file: it is {what}.*\. Expected what"):
+        tulip_ood.load(tmp_path / "x", images.model)
+
+
+def test_a_checkpoint_is_named(images: Any, tmp_path: Path) -> None:
+    torch.save(images.model.state_dict(), tmp_path / "x")
+    with pytest.raises(FileFormatError, match=r"it is a zip archive \(torch.save and torch.exp"):
+        tulip_ood.load(tmp_path / "x", images.model)
 
 
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")

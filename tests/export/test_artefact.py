@@ -213,7 +213,7 @@ def test_named_inputs_and_a_yes_or_no(tmp_path: Path) -> None:
     assert artefact.names == ("ids", "mask")
     assert artefact.header["precision"].startswith("float64")  # float32 is not near enough here
     assert artefact(x)["probs"].shape == (200, 1)
-    with pytest.raises(InputError, match="expected ids, mask; got 1 inputs"):
+    with pytest.raises(InputError, match="expected ids, mask; got 1 input$"):
         artefact(x["ids"])
 
 

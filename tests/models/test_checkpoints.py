@@ -88,8 +88,9 @@ def test_openood_checkpoints_that_are_none(tmp_path: Path, monkeypatch: pytest.M
     for content, words in (
         (Opens(), "not opened: it is damaged, or holds more than tensors"),
         ([1, 2], "holds no state dict .* but a list"),
-        ({"epoch": 3}, "holds no state dict"),
-        ({"a.weight": torch.ones(1)}, r"none of OpenOOD's.*1 tensors, first a\.weight"),
+        ({"epoch": 3}, r"no state dict .*under 'state_dict'\) but a dict with epoch \(int\)"),
+        ({"model": state}, r"no state dict .* but a dict with model \(OrderedDict\)"),
+        ({"a.weight": torch.ones(1)}, r"none of OpenOOD's.*1 tensor, first a\.weight"),
         ({}, "0 tensors, first none"),
         (headless, r"no last layer fc\.weight"),
         (short, "looks like resnet18_32x32 with 3 classes, but does not fit"),

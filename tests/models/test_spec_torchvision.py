@@ -117,7 +117,7 @@ def changed(**changes: Any) -> Transform:
         (changed(resize_size=[40, 50]), r"the size is \[40, 50\], not a square"),
         (changed(crop_size=[32, 30]), "the crop is .* not a square"),
         (Transform(interpolation="hamming"), "interpolates by 'hamming'"),
-        (changed(mean=[0.5]), "takes 1 channels"),
+        (changed(mean=[0.5]), "takes 1 channel,"),
         (Transform(resize=30), "a crop of 32 does not fit"),
         (changed(rounding=lambda margin: int(margin) + 3), "of 255 grey levels on average"),
         (changed(rounding=math.floor), "of 255 grey levels on average"),

@@ -1,5 +1,6 @@
 """Reading a loader: what goes along with tensors, and the process's random state."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tulip_ood
 from tulip_ood.errors import InputError
-from tulip_ood.network.inputs import batches, row_digests, signature
+from tulip_ood.network.inputs import row_digests, signature
+from tulip_ood.network.loaders import batches
 from tulip_ood.network.rows import collect_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
@@ -130,3 +132,18 @@ def test_a_loader_that_dies_leaves_the_random_state_alone() -> None:
     with pytest.raises(OSError, match="the disk is gone"):
         detector.fit(DataLoader(Dying(), batch_size=32))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_is_no_loader_is_named(vectors: Any) -> None:
+    """Texts and mappings can be iterated over, letter by letter and key by key."""
+    detector = tulip_ood.detectors.make("msp", vectors.model)
+    x, y = vectors.test
+    for given, said in {
+        "val/": r"expected a loader .*, got 'val/': .* tulip calibrate … --data val/",
+        Path("val"): r"expected a loader .*--data val$",
+        None: "expected a loader .*, got NoneType",
+    }.items():
+        with pytest.raises(InputError, match=said):
+            detector.fit(given)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"expected a loader .*, got dict: put a single batch"):
+        detector.fit({"inputs": x, "labels": y})

@@ -149,3 +149,55 @@ def test_a_table_in_parts(tmp_path: Path) -> None:
         (stream,) = read_streams([place])
         assert (stream.version, len(stream.scores)) == ("0123456789ab", 10)
         assert sum(stream.scores) == pytest.approx(4.5)
+
+
+def test_rows_of_a_table_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    """Ordinary inputs, then other ones: noticed where they begin, if the order is time."""
+    import pyarrow as pa
+
+    from tulip_ood.data.remote_parts import parts_at
+
+    kinds = {"row": pa.int64(), "score": pa.float64(), "accepted": pa.bool_(), "error": pa.string()}
+    parts = parts_at(
+        tmp_path / "t", pa.schema(list(kinds.items())), {"detector": "0" * 64}, 600, 100, True
+    )
+    parts.prepare()
+    scores = [*torch.rand(400, generator=torch.Generator().manual_seed(0)).tolist(), *[2.0] * 200]
+    for index in range(len(parts)):
+        rows = parts.range_of(index)
+        parts.write(index, [{"row": i, "score": scores[i], "accepted": i < 400} for i in rows])
+    parts.merge()
+
+    def seen(in_order: bool) -> Any:
+        (stream,) = read_streams([tmp_path / "t"], in_order=in_order)
+        stream.calibration = torch.linspace(0, 1, 500)
+        return stream, watch(stream)
+
+    stream, found = seen(in_order=True)
+    assert stream.scores == scores
+    assert not found.mixed
+    assert 400 <= found.noticed < 450
+    stream, found = seen(in_order=False)
+    assert stream.scores != scores
+    assert sorted(stream.scores) == sorted(scores)
+    assert found.mixed
+    assert found.noticed < 400
+    assert found.to_dict()["mixed"]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\x89PNG\r\n\x1a\n" + bytes(99), r"it is an image \(PNG\)"),
+        (b"hello\n", "it is text"),
+        (bytes(range(200, 256)), "it is no JSON"),
+    ],
+)
+def test_a_file_without_a_line_of_a_log(tmp_path: Path, content: bytes, what: str) -> None:
+    """It was taken for an empty log, and so for no drift."""
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(DataError, match=f"is no log of `tulip serve`: {what}"):
+        read_streams([tmp_path / "x"])
+    for begun in ("", '{"event": "detector", "calib'):
+        (tmp_path / "begun").write_text(begun)
+        assert read_streams([tmp_path / "begun"]) == []

@@ -120,8 +120,11 @@ class BenchFolder:
         try:
             found = from_json(self._note.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
+            absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+            why = "there is none in it" if absent else str(error)
             raise DataError(
-                f"{self.path} holds no benchmark: {self._note.name}: {error}"
+                f"{self.path} holds no benchmark: {self._note.name}: {why}. Expected a folder of "
+                f"`tulip bench --out`"
             ) from error
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise DataError(f"{self._note} is not of this release's format ({FORMAT})")

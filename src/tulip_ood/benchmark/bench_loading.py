@@ -18,6 +18,7 @@ from tulip_ood.benchmark.runs import Benchmark, BenchmarkSet, Run, ShiftedResult
 from tulip_ood.data.protocol import protocol_of
 from tulip_ood.detectors.decision import Threshold
 from tulip_ood.detectors.registry import METHODS
+from tulip_ood.wording import counted
 
 __all__ = ["load_benchmark"]
 
@@ -32,8 +33,8 @@ def load_benchmark(folder: str | os.PathLike[str]) -> Benchmark:
         >>> load_benchmark("/no/such/folder")
         Traceback (most recent call last):
         ...
-        tulip_ood.errors.DataError: /no/such/folder holds no benchmark: bench.json: [Errno 2] No \
-such file or directory: '/no/such/folder/bench.json'
+        tulip_ood.errors.DataError: /no/such/folder holds no benchmark: bench.json: there is \
+none in it. Expected a folder of `tulip bench --out`
     """
     place = BenchFolder(Path(folder))
     about = place.about()
@@ -158,5 +159,5 @@ def _also_on_train(run: Run) -> Run:
 def _stand_in(each: Mapping[str, Any], unreadable: int) -> str | None:
     notes = [note for note in (each["stand_in"], *each["notes"]) if note]
     if unreadable:
-        notes.append(f"{unreadable} images that cannot be read were left out")
+        notes.append(f"{counted(unreadable, 'image')} left out because of damage")
     return "; ".join(notes) or None

@@ -18,6 +18,7 @@ from tulip_ood.detectors.ent import Entropy
 from tulip_ood.detectors.lessons import Lessons
 from tulip_ood.errors import InputError, ModelError, TulipError, kind_and_text
 from tulip_ood.network import inputs as structures
+from tulip_ood.network import loaders
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
@@ -146,7 +147,7 @@ class Contest:
         """OOD inputs to choose parameters on."""
         try:
             # A tensor is a batch; a tuple of one thing holds inputs, whatever they look like.
-            loader = structures.batches([tune] if isinstance(tune, Tensor) else tune)
+            loader = loaders.batches([tune] if isinstance(tune, Tensor) else tune)
             read = ((structures.inputs_only(batch, self._fed),) for batch in loader)
             rows = collect_rows(read, seed=self._common["seed"], labelled=False, limit=OOD_INPUTS)
         except InputError as error:
@@ -266,7 +267,7 @@ class Contest:
         """Batches in pieces that bounded memory is enough for; empty ones are passed over."""
         step = 8 * self._size
         try:
-            for batch in structures.batches(loader):
+            for batch in loaders.batches(loader):
                 if labelled:
                     inputs, labels = structures.split_batch(batch)
                 else:

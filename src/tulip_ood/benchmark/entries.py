@@ -23,6 +23,7 @@ COMPOSITIONS = ("tulip+react", "tulip+scale", "tulip&knn")
 """What "all" tries beside the single methods."""
 _FIT = ("recipe", "tune")
 _TUNES = ("none", "ood", "pseudo")
+_COMMA = re.compile(r",(?![^{]*\})")  # not those of a mapping: layer_scale={"fc.*":0.5,"bn*":0}
 _WORD = re.compile(r"^(?P<method>[^\[\]]+)(?:\[(?P<settings>[^\[\]]*)\])?$")
 
 
@@ -58,10 +59,12 @@ class Entry:
         if method not in ABLATIONS:
             class_of(method)  # refuses what is not known
         settings: dict[str, Any] = {}
-        for part in filter(None, (match["settings"] or "").split(",")):
+        for part in filter(None, _COMMA.split(match["settings"] or "")):
             name, is_there, value = (piece.strip() for piece in part.partition("="))
             if not (is_there and name and value):
                 raise InputError(f"{word}: {part!r} is no setting; expected name=value")
+            if name in settings:
+                raise InputError(f"{word}: {name} is given twice")
             settings[name] = _value(value)
         fitting = {name: str(settings.pop(name)) for name in _FIT if name in settings}
         if fitting.get("tune", "none") not in _TUNES:

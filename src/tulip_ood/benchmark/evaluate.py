@@ -10,6 +10,7 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.errors import InputError
 from tulip_ood.network.inputs import Inputs, count_rows
 from tulip_ood.numerics.default_device import on_the_cpu
+from tulip_ood.wording import counted
 
 __all__ = ["evaluate"]
 
@@ -47,7 +48,9 @@ def evaluate(
     sizes = {name: count_rows(part) for name, part in ood.items()}
     n_id = count_rows(inputs)
     if n_id != len(labels):
-        raise InputError(f"there are {n_id} ID test inputs but {len(labels)} labels")
+        raise InputError(
+            f"got {counted(n_id, 'ID test input')} but {counted(len(labels), 'label')}"
+        )
     if empty := [name for name, size in {"ID": n_id, **sizes}.items() if size == 0]:
         raise InputError(f"there are no inputs in {', '.join(empty)}")
     say = progress or (lambda method, name: None)

@@ -10,6 +10,7 @@ from tulip_ood.cli import options
 from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.progress import LogLines, make_progress
 from tulip_ood.errors import TulipError
+from tulip_ood.wording import counted
 
 if TYPE_CHECKING:
     from tulip_ood.benchmark.runs import Benchmark
@@ -239,7 +240,9 @@ def finish(found: "Benchmark", out: str, *, track: str, resamples: int, json: st
         raise Stopped(f"stopped; {kept}, and tulip bench table {out} makes the tables") from None
     if not any(found.of(each) for each in _TRACKS[track]):
         raise TulipError(f"nothing could be computed for {out}; the reasons stand above")
-    typer.echo(f"wrote {target}: {len(rows):,} numbers. Other tables: tulip bench table {out}")
+    typer.echo(
+        f"wrote {target}: {counted(len(rows), 'number')}. Other tables: tulip bench table {out}"
+    )
 
 
 def _for_programs(found: "Benchmark", rows: list[dict[str, Any]]) -> dict[str, Any]:

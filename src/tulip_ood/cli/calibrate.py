@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate"]
 
+_OTHER_FILES = {".onnx", ".pt", ".pt2", ".pth", ".ckpt", ".bin", ".pkl", ".json", ".parquet"}
+
 
 def calibrate(
     model: options.Model,
@@ -201,6 +203,11 @@ def _check_own(target: "Path") -> None:
     """Write over a detector, not over a program or a picture that a slip of the hand has named."""
     from tulip_ood.detectors.saving import read_header
 
+    if target.suffix.lower() in _OTHER_FILES:
+        raise UsageError(
+            f"--out {target}: a detector file is safetensors, which such a name hides; name it "
+            f"{target.with_suffix('.safetensors')} (tulip export makes .onnx and .pt2 of it)"
+        )
     if not target.exists() or not target.stat().st_size:
         return
     try:

@@ -9,6 +9,7 @@ import typer
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import FAILED, Stopped, UsageError, as_usage
 from tulip_ood.cli.progress import make_progress
+from tulip_ood.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -223,7 +224,7 @@ def corrupt(
                 n = corrupt_part(part, out, kinds, levels, seed=seed, prepare=prepare, progress=say)
         except KeyboardInterrupt:
             raise Stopped("stopped; nothing was written") from None
-    typer.echo(f"{n:,} images are in {out}. Name them in {opened.path / 'sets.json'}:")
+    typer.echo(f"{out} has {counted(n, 'image')}. Name it in {opened.path / 'sets.json'}:")
     typer.echo(_entry(opened, part, name, out, kinds, sigma))
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import typer
 
 from tulip_ood.errors import TulipError
+from tulip_ood.wording import visible
 
 __all__ = ["FAILED", "INTERRUPTED", "WRONG_USE", "Stopped", "UsageError", "as_usage", "one_line"]
 
@@ -92,5 +93,5 @@ def one_line(*, debug: bool) -> Iterator[None]:
 
 
 def _exit(text: str, code: int) -> typer.Exit:
-    typer.echo(f"tulip: {' '.join(text.split())}", err=True)
+    typer.echo(f"tulip: {visible(' '.join(text.split()))}", err=True)
     return typer.Exit(code)

@@ -11,6 +11,7 @@ from tulip_ood.cli.options import show_unreadable
 from tulip_ood.cli.progress import make_progress
 from tulip_ood.errors import TulipWarning
 from tulip_ood.network.refusing import network_refuses
+from tulip_ood.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,16 +43,18 @@ def check_labels(source: "Source", option: str, why: str = _TO_FIT) -> None:
         Traceback (most recent call last):
         ...
         tulip_ood.cli.failing.UsageError: --data: 1 of 2 inputs of cats have no label (the first: \
-b.png), and fitting needs the label of every input. Use class folders with the names of the \
-classes, lines `path label` in a list, a column `label` in parquet, or `y` in npz
+b.png), and fitting needs the label of every input. Use class folders called as the classes \
+are (in --classes, if given), lines `path label` in a list, a column `label` in parquet, or `y` in \
+npz
     """
     lacking = [number for number, label in enumerate(source.labels()) if label is None]
     if lacking:
         row, _ = next(source.read(lacking[0], lacking[0] + 1))
         raise UsageError(
             f"{option}: {len(lacking):,} of {len(source):,} inputs of {source.name} have no label "
-            f"(the first: {row.path}), and {why}. Use class folders with the names of the classes, "
-            f"lines `path label` in a list, a column `label` in parquet, or `y` in npz"
+            f"(the first: {row.path}), and {why}. Use class folders called as the classes are (in "
+            f"--classes, if given), lines `path label` in a list, a column `label` in parquet, or "
+            f"`y` in npz"
         )
 
 
@@ -112,7 +115,9 @@ def fit(
         first = next(loader, None)
         if first is None:
             show_unreadable(errors, len(errors))
-            raise UsageError(f"none of the {len(source):,} inputs of {source.name} can be read")
+            raise UsageError(
+                f"nothing in {source.name} can be read ({counted(len(source), 'input')})"
+            )
         try:
             _announce_memory(detector, first[0])
             detector.fit(

@@ -7,7 +7,7 @@ import typer
 
 from tulip_ood.cli import options
 from tulip_ood.cli.failing import UsageError, as_usage
-from tulip_ood.wording import percent
+from tulip_ood.wording import counted, percent
 
 if TYPE_CHECKING:
     from tulip_ood.serving.monitoring import Refused, Watched
@@ -26,6 +26,14 @@ def monitor(
         list[str] | None,
         typer.Option("--detector", metavar="FILE", help="Needed for tables; may be repeated."),
     ] = None,
+    in_order: Annotated[
+        bool,
+        typer.Option(
+            "--in-order",
+            help="Rows of tables came in the order in which they stand; otherwise that is taken "
+            "for the order of folders, and they are read in random order.",
+        ),
+    ] = False,
     alpha: Annotated[
         float, typer.Option("--alpha", help="The chance of a false alarm, ever.")
     ] = 0.01,
@@ -50,13 +58,13 @@ def monitor(
     with as_usage():
         from tulip_ood.serving.monitoring import read_streams, watch
 
-        streams = read_streams(logs, detectors=detector or [])
+        streams = read_streams(logs, detectors=detector or [], in_order=in_order)
         found = [watch(one, alpha=alpha, confidence=confidence) for one in streams]
     for one in found:
         _show(one, alpha, confidence, detector or [])
     if not found:
         typer.echo("there are no scores in these logs")
-    settings = {"alpha": alpha, "confidence": confidence}
+    settings = {"alpha": alpha, "confidence": confidence, "in_order": in_order}
     options.write_json(json, settings | {"detectors": [one.to_dict() for one in found]})
     if fail and any(one.drifted for one in found):
         raise typer.Exit(1)
@@ -69,7 +77,7 @@ def monitor(
 
 def _show(found: "Watched", alpha: float, confidence: float, given: list[str]) -> None:
     beside = f", {found.unreadable:,} could not be read" if found.unreadable else ""
-    typer.echo(f"detector {found.version}: {found.inputs:,} inputs{beside}")
+    typer.echo(f"detector {found.version}: {counted(found.inputs, 'input')}{beside}")
     typer.echo(f"  {_drift(found, alpha, given)}")
     if found.buckets:
         highest = max(found.buckets)
@@ -95,6 +103,8 @@ def _drift(found: "Watched", alpha: float, given: list[str]) -> str:
     if found.noticed_at is not None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(found.noticed_at))
         when = f", at {stamp}"
+    elif found.mixed:
+        when = " of the rows in random order (--in-order: as they stand in the table)"
     assert found.noticed is not None
     return (
         f"DRIFT: the inputs are not like the validation data ({odds}); noticed at input "

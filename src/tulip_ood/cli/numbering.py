@@ -89,8 +89,8 @@ def check_outputs(
         ...                   open_sources([root]), Preprocess(2, 2, (0.5,) * 3, (0.5,) * 3))
         Traceback (most recent call last):
         ...
-        tulip_ood.cli.failing.UsageError: 2 class folders do not fit 3 outputs: give the names of \
-all class folders in the order of the network's outputs, one a line (--classes)
+        tulip_ood.cli.failing.UsageError: 2 class folders do not fit 3 outputs (cat, dog): give \
+the names of all class folders in the order of the network's outputs, one a line (--classes)
     """
     from tulip_ood.data.batches import batches
     from tulip_ood.data.opening import all_class_folders, classes_of_outputs, number_folders

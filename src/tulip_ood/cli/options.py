@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, overload
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, overload
 import typer
 
 from tulip_ood.cli.failing import UsageError
-from tulip_ood.wording import json_values
+from tulip_ood.wording import json_values, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ __all__ = [
     "check_device",
     "check_folder",
     "check_place",
+    "check_writable",
     "choose_preprocess",
     "numbers",
     "show_unreadable",
@@ -121,6 +123,14 @@ def choose_preprocess(
     from tulip_ood.data.preprocess import Preprocess
 
     means, stds = numbers(mean, "--mean"), numbers(std, "--std")
+    for option, values in (("--mean", means), ("--std", stds)):
+        if values is not None and not all(0 <= value <= 1 for value in values):
+            shown = ",".join(f"{value / 255:.3f}" for value in values)
+            hint = f": for 0 to 255, divide by 255 ({option} {shown})" if max(values) > 1 else ""
+            raise UsageError(
+                f"{option} {','.join(f'{value:g}' for value in values)}: pixels lie between 0 and "
+                f"1, and so do their mean and deviation{hint}"
+            )
     if not images:
         if any(value is not None for value in (resize, crop, means, stds)):
             raise UsageError(
@@ -193,9 +203,29 @@ def check_place(path: str | None, option: str) -> Path | None:
         # A file appears whole by being renamed to its place: /dev/null, or the link /dev/stdout,
         # would be replaced by it where one may do that.
         raise UsageError(f"{option}: {target} is a device or a pipe; name a file")
-    if not os.access(target.parent, os.W_OK):
-        raise UsageError(f"{option}: the folder {target.parent} may not be written to")
+    check_writable(target.parent, option)
     return target
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Refuse a folder in which no file can be made.
+
+    Rights alone do not tell: a disk that is read-only or full, or a system's own folder, has them.
+
+    Example:
+        >>> check_writable(Path("/proc"), "--out")
+        Traceback (most recent call last):
+        ...
+        tulip_ood.cli.failing.UsageError: --out: the folder /proc may not be written to: No such \
+file or directory
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"{option}: the folder {folder} may not be written to: {error.strerror}"
+        ) from error
 
 
 def check_apart(written: "Mapping[str, str | None]", read: "Iterable[str | None]") -> None:
@@ -236,8 +266,7 @@ def check_folder(path: Path, option: str) -> None:
     if not nearest.is_dir():
         what = "is no folder" if nearest == path else f"cannot be made, {nearest} is no folder"
         raise UsageError(f"{option}: {path} {what}")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"{option}: the folder {nearest} may not be written to")
+    check_writable(nearest, option)
 
 
 def show_unreadable(errors: "Sequence[Unreadable]", count: int) -> None:
@@ -247,8 +276,8 @@ def show_unreadable(errors: "Sequence[Unreadable]", count: int) -> None:
         >>> show_unreadable([], 0)
     """
     for error in errors[:_SHOWN]:
-        shown = error.path.encode("utf-8", "backslashreplace").decode()
-        typer.echo(f"  row {error.row}, {shown}: {error.reason}", err=True)
+        shown = f"row {error.row}, {error.path}: {error.reason}"
+        typer.echo(f"  {visible(shown)}", err=True)
     if count > _SHOWN:
         typer.echo(f"  … and {count - _SHOWN:,} more", err=True)
 

@@ -15,7 +15,7 @@ from tulip_ood.cli.failing import Stopped, UsageError, as_usage
 from tulip_ood.cli.numbering import folder_classes
 from tulip_ood.cli.progress import make_progress
 from tulip_ood.errors import DataError
-from tulip_ood.wording import percent
+from tulip_ood.wording import counted, percent
 
 if TYPE_CHECKING:
     from tulip_ood.cluster.job import Job
@@ -299,7 +299,7 @@ def _show(target: Path | str, json: str | None) -> None:
     found = summarise(target)
     share = percent(found.accepted / found.rows)
     typer.echo(
-        f"{target}: {found.rows:,} inputs, {found.accepted:,} accepted ({share}), "
+        f"{target}: {counted(found.rows, 'input')}, {found.accepted:,} accepted ({share}), "
         f"{found.refused:,} refused, {found.errors:,} without a score"
     )
     options.show_unreadable(found.first_errors, found.errors)

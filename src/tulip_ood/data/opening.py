@@ -17,6 +17,7 @@ from tulip_ood.data.remote import (
 )
 from tulip_ood.data.source import Chain, ImageFiles, Source
 from tulip_ood.errors import DataError
+from tulip_ood.wording import counted
 
 __all__ = [
     "all_class_folders",
@@ -80,7 +81,8 @@ def _is_folder(name: str) -> bool:
     else:
         there, folder = os.path.exists(name), os.path.isdir(name)
     if not there:
-        raise DataError(f"there is no file or folder {name}")
+        glob = ": patterns are for the shell, give them without quotes" if "*" in name else ""
+        raise DataError(f"there is no file or folder {name or repr(name)}{glob}")
     return folder
 
 
@@ -202,8 +204,8 @@ def number_folders(
         >>> number_folders(["cat", "dog"], outputs=10)
         Traceback (most recent call last):
         ...
-        tulip_ood.errors.DataError: 2 class folders do not fit 10 outputs: give the names of all \
-class folders in the order of the network's outputs, one a line (--classes)
+        tulip_ood.errors.DataError: 2 class folders do not fit 10 outputs (cat, dog): give the \
+names of all class folders in the order of the network's outputs, one a line (--classes)
     """
     if not folders:
         return None if known is None else tuple(known)
@@ -221,8 +223,10 @@ class folders in the order of the network's outputs, one a line (--classes)
         outputs = len(known)
     if outputs is not None and len(folders) != outputs:
         nameless = "" if known is None else ", and none has the name of one of the classes"
+        first = ", ".join(folders[:3]) + (", …" if len(folders) > 3 else "")
         raise DataError(
-            f"{len(folders):,} class folders do not fit {outputs:,} outputs{nameless}: {_GIVE_ALL}"
+            f"{counted(len(folders), 'class folder')} {'does' if len(folders) == 1 else 'do'} not "
+            f"fit {counted(outputs, 'output')}{nameless} ({first}): {_GIVE_ALL}"
         )
     return tuple(sorted(folders))
 

@@ -106,6 +106,7 @@ class Parquet(Source):
             fields = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
             inner, path = fields.get("bytes", kind), fields.get("path", path)
         named = pa.types.is_string(path) or pa.types.is_large_string(path)
+        named = named or pa.types.is_null(path)  # what pyarrow makes of nothing but None
         if not named or not (pa.types.is_binary(inner) or pa.types.is_large_binary(inner)):
             raise DataError(
                 f"the column {self._image!r} of {self.name} holds {kind}; expected encoded images, "

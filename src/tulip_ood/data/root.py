@@ -20,6 +20,7 @@ from tulip_ood.data.sets_json import SETS_FILE, SetFile, read_sets
 from tulip_ood.data.source import Label, Source
 from tulip_ood.data.splitting import balanced_tenth
 from tulip_ood.errors import DataError
+from tulip_ood.wording import counted
 
 __all__ = ["NotThereError", "Part", "Root"]
 
@@ -186,8 +187,8 @@ class Root:
         step = max(1, len(paths) // _TRIED)
         if not any(os.path.exists(path) for path in paths[::step]):
             raise NotThereError(
-                f"{self._what(asked)} is not there: {file} names {len(paths):,} images, but there "
-                f"is no {paths[0]}"
+                f"{self._what(asked)} is not there: {file} names {counted(len(paths), 'image')}, "
+                f"but there is no {paths[0]}"
             )
         source: Source = found
         if asked.labelled:
@@ -258,8 +259,8 @@ class Root:
         if not found:
             first = next((name for name in names if name is not None), None)
             raise DataError(
-                f"{self._what(asked)}: {lines.name} names {len(wanted):,} images, but none is in "
-                f"{file}; it names for instance {next(iter(wanted))}, the file {first}"
+                f"{self._what(asked)}: {lines.name} names {counted(len(wanted), 'image')}, but "
+                f"none is in {file}; it names for instance {next(iter(wanted))}, the file {first}"
             )
         notes = []
         lost = len(wanted) - len(found)
@@ -275,7 +276,7 @@ class Root:
             for row, label in zip(rows, chosen, strict=True)
         )
         if others:
-            notes.append(f"{others:,} labels differ between list and file; the list's are used")
+            notes.append(f"list and file differ in {counted(others, 'label')}; the list is used")
         return rows, chosen, tuple(notes)
 
     def _list_of(self, asked: _Asked, entry: SetFile) -> str:
@@ -300,6 +301,6 @@ def _check_labels(asked: _Asked, labels: list[Label], file: str) -> None:
     wrong = [label for label in labels if not isinstance(label, int) or not 0 <= label < classes]
     if wrong:
         raise DataError(
-            f"{asked.name} ({asked.split}) has {len(wrong):,} rows in {file} without a class from "
-            f"0 to {classes - 1} (for instance {wrong[0]}): ID images need their labels"
+            f"{asked.name} ({asked.split}) has {counted(len(wrong), 'row')} in {file} without a "
+            f"class from 0 to {classes - 1} (for instance {wrong[0]}): ID images need their labels"
         )

@@ -6,6 +6,7 @@ from tulip_ood.data.arrays import Arrays
 from tulip_ood.data.decoding import Raw
 from tulip_ood.data.source import FileStamp, ImageFiles, Label, Row, Source
 from tulip_ood.errors import InputError
+from tulip_ood.wording import counted
 
 __all__ = ["Selected"]
 
@@ -43,7 +44,8 @@ class Selected(Source):
                 f"{len(source)}"
             )
         if labels is not None and len(labels) != len(self._rows):
-            raise InputError(f"{len(self._rows)} rows were chosen, but {len(labels)} labels given")
+            given = counted(len(labels), "label")
+            raise InputError(f"{counted(len(self._rows), 'row')} chosen, but {given} given")
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -38,6 +38,7 @@ from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.given import whole
 from tulip_ood.numerics.random import check_seed
 from tulip_ood.numerics.tasks import make_task
+from tulip_ood.wording import counted
 
 __all__ = ["Detector"]
 
@@ -345,8 +346,8 @@ class Detector(Answering, Storing):
             self._choose(*best_parameters(self, passes, outside, state))
         self._state, calibration, taught = self._learn_and_calibrate(passes, state)
         lost = bad + (0 if rows is None else rows.dropped_beside)
-        share = calibration.n_inputs / len(passes)  # held out, of all
-        self._calibration = calibration.with_unscorable(round(lost * share))
+        held_out = calibration.n_inputs / len(passes)
+        self._calibration = calibration.with_unscorable(round(lost * held_out))
         self._entropy_reference = Reference.of(self.task.base_uncertainty(passes.base))
         self._facts |= {
             "n_validation": len(passes),
@@ -357,13 +358,11 @@ class Detector(Answering, Storing):
             "parameters": self.parameters,
         }
         if bad:
-            self._find(
-                "not-finite",
-                f"{bad} inputs whose logits are NaN or Inf were not learned from; such inputs are "
-                f"refused, and the threshold counts them so",
-            )
+            those = f"{counted(bad, 'input')} whose logits are NaN or Inf"
+            told = "such inputs are refused, and the threshold counts them so"
+            self._find("not-finite", f"nothing was learned from {those}; {told}")
         if rows is not None and rows.dropped:
-            self._find("dropped", f"{rows.dropped} inputs with NaN or Inf were left out")
+            self._find("dropped", f"left out: {counted(rows.dropped, 'input')} with NaN or Inf")
         if rows is not None and rows.seen - rows.dropped > len(rows):
             self._find(
                 "sampled",

@@ -15,6 +15,7 @@ from torch import Tensor
 from tulip_ood.detectors.findings import check_validation
 from tulip_ood.errors import InputError, ModelError, TulipError, in_one_line, warn
 from tulip_ood.network import inputs as structures
+from tulip_ood.network import loaders
 from tulip_ood.network.fast import FastPasses
 from tulip_ood.network.forking import fork_safe_lock
 from tulip_ood.network.golden import check_alike, describe_inputs, synthetic_inputs, unlike
@@ -267,7 +268,7 @@ class Engine:
 
     def stream(self, loader: Iterable[Any], needs: Needs) -> Iterator[Passes]:
         """Passes over a loader of labelled batches, a batch at a time: nothing is held."""
-        for batch in structures.batches(loader):
+        for batch in loaders.batches(loader):
             inputs, labels = structures.split_batch(batch)
             inputs = readable(inputs)
             if structures.count_rows(inputs) == 0:

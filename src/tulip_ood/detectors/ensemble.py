@@ -14,6 +14,7 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
+from tulip_ood.wording import counted
 
 __all__ = ["Ensemble", "EnsembleState", "OtherLogits"]
 
@@ -78,8 +79,8 @@ class OtherLogits(Measure):
             width = other.probe(inputs).n_outputs
             if width != outputs:
                 raise ModelError(
-                    f"others[{i}] has {width} outputs, the model {outputs}: the networks of an "
-                    f"ensemble must answer the same question"
+                    f"others[{i}] has {counted(width, 'output')}, the model {outputs}: the "
+                    f"networks of an ensemble must answer the same question"
                 )
             logits.append(other.run(inputs).logits)
         return torch.stack(logits, dim=1)

@@ -192,6 +192,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "recipe": _or_none(_text),
     "architecture_sha256": _text,
     "weights_sha256": _text,
+    "weights_dtypes": _or_none(_list_of(_text)),
     "model_spec": _or_none(_words),
     "preprocess": _or_none(lambda value: isinstance(value, dict)),
     "preprocess_sha256": _or_none(_text),
@@ -203,4 +204,5 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "versions": _dict_of(_text),
     "content_sha256": _or_none(_text),
 }
-_NOT_NEEDED = {"recipe", "preprocess_sha256", "content_sha256"}  # nothing is read from them
+# Without them a message says less, and that is all.
+_NOT_NEEDED = {"recipe", "preprocess_sha256", "content_sha256", "weights_dtypes"}

@@ -13,6 +13,7 @@ from tulip_ood.errors import InputError
 from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
+from tulip_ood.wording import counted
 
 __all__ = ["KNN", "Bank", "near_rows"]
 
@@ -50,7 +51,7 @@ class Bank:
         if self.scaled:
             return min(max(round(k * n / PUBLISHED_ROWS), 1), k, n)
         if k > n:
-            raise InputError(f"k = {k}, but there are only {n} inputs to be neighbours of")
+            raise InputError(f"k = {k}, but only {counted(n, 'input')} can be neighbours")
         return k
 
 

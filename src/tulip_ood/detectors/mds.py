@@ -13,6 +13,7 @@ from tulip_ood.detectors.mahalanobis import (
     unit,
 )
 from tulip_ood.network.passes import Passes
+from tulip_ood.wording import counted
 
 __all__ = ["MDS"]
 
@@ -74,6 +75,6 @@ class MDS(FeatureDetector):
         if unseen and self._facts["track"] == "train":
             self._find(
                 "classes-left-out",
-                f"{unseen} classes have no input in the training data: they have no mean, and "
-                f"their inputs will look far away from everything",
+                f"no mean for {counted(unseen, 'class')} without an input in the training data: "
+                f"inputs of such a class will look far away from everything",
             )

@@ -18,6 +18,7 @@ from tulip_ood.network.measures import Measure
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 from tulip_ood.numerics import scores
+from tulip_ood.wording import counted
 
 __all__ = ["ODIN", "PerturbedLogits"]
 
@@ -72,8 +73,9 @@ class PerturbedLogits(Measure):
             return std
         if x.ndim < 2 or x.shape[1] != len(self.std):
             raise InputError(
-                f"odin: std has {len(self.std)} numbers, one for each channel, but the inputs have "
-                f"the shape {list(x.shape)}: give one number, or as many as dimension 1 has"
+                f"odin: std has {counted(len(self.std), 'number')}, one for each channel, but the "
+                f"inputs have the shape {list(x.shape)}: give one number, or as many as dimension "
+                f"1 has"
             )
         return std.reshape(-1, *[1] * (x.ndim - 2))
 

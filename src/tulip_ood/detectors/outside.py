@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tulip_ood.detectors.engine import Engine
 from tulip_ood.network import inputs as structures
+from tulip_ood.network import loaders
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.trying import in_our_words
 
@@ -33,7 +34,7 @@ def hold_ood(
         5
     """
     known = None if rows is None else {structures.structure(row) for row in rows.inputs}
-    batches = structures.batches([loader] if isinstance(loader, Tensor) else loader)
+    batches = loaders.batches([loader] if isinstance(loader, Tensor) else loader)
     # A tuple of one thing holds inputs, whatever they look like.
     read = ((structures.inputs_only(batch, known),) for batch in batches)
     held = collect_rows(read, seed=seed, memory=memory, labelled=False, limit=limit)

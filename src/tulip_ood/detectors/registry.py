@@ -31,6 +31,7 @@ from tulip_ood.detectors.msp import MSP
 from tulip_ood.detectors.nnguide import NNGuide
 from tulip_ood.detectors.noise import NoiseAveraging
 from tulip_ood.detectors.odin import ODIN
+from tulip_ood.detectors.own import find_own
 from tulip_ood.detectors.rankfeat import RankFeat
 from tulip_ood.detectors.react import React
 from tulip_ood.detectors.rmds import RMDS
@@ -157,7 +158,7 @@ def available() -> list[Method]:
 
 
 def class_of(name: str) -> type[Detector]:
-    """The class of a method or composition.
+    """The class of a method or composition; or one of the user's own, if it is defined.
 
     Example:
         >>> class_of("tulip+scale").__name__, class_of("msp&ebo").__name__
@@ -169,6 +170,9 @@ def class_of(name: str) -> type[Detector]:
         )
     if name in METHODS:
         return METHODS[name].detector
+    own = find_own(name)
+    if own is not None:
+        return own
     if "&" in name:
         for part in name.split("&"):
             if issubclass(class_of(part), Sum):
@@ -185,7 +189,8 @@ def class_of(name: str) -> type[Detector]:
         raise InputError(f"{under} is not a score of logits: nothing can be shaped under it")
     raise InputError(
         f"unknown method {name!r}; choose from {', '.join(METHODS)}; or shape features under one "
-        f"(tulip+scale, gen+react:95); or add scores (tulip&knn)"
+        f"(tulip+scale, gen+react:95); or add scores (tulip&knn); a class of your own is found by "
+        f"its name once it is defined"
     )
 
 
@@ -207,7 +212,7 @@ def make(name: str, model: nn.Module | Network, **settings: Any) -> Detector:
     kind = class_of(name)
     if kind is Sum:
         return Sum(model, parts=name.split("&"), **settings)
-    if name in METHODS:
+    if name in METHODS or kind is find_own(name):
         return kind(model, **settings)
     if issubclass(kind, Tulip):
         settings.setdefault("score", "gen")

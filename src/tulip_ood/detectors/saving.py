@@ -22,15 +22,19 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.decision import Calibration, Threshold
 from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.header import FORMAT, GOLDEN_INPUTS, parse_header
+from tulip_ood.detectors.own import check_own, find_own
 from tulip_ood.detectors.prediction import Reference
+from tulip_ood.detectors.same_model import check_model
 from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.network.files import reading, save_tensors
+from tulip_ood.network.looks import absent, looks_like
 from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.version import __version__
 
 __all__ = ["FORMAT", "Saved", "load", "read", "read_header", "save"]
 
 GOLDEN_TOLERANCE = 1e-4
+_EXPECTED = "Expected what detector.save or `tulip calibrate` has written"
 
 
 def save(detector: Detector, path: str | os.PathLike[str]) -> None:
@@ -47,9 +51,15 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
         >>> torch.equal(again.score(x), detector.score(x))
         True
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(
+            f"save was given {type(path).__name__}; expected the path of the file to write, as in "
+            f'detector.save("detector.safetensors")'
+        )
     detector = detector._view()
     detector._ready()
     config, config_tensors = detector.configuration()
+    check_own(detector, config)
     fitted, fitted_tensors = detector.fitted_state()
     calibration, threshold = detector.calibration, detector.threshold
     tensors = {
@@ -76,6 +86,7 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
         "cross_fitted": calibration.cross_fitted,
         "recipe": detector._facts.get("recipe"),
         **detector.engine.fingerprint,
+        "weights_dtypes": detector.network.kinds,
         **detector.provenance,
         "noise_checksum": detector.engine.noise_checksum(detector._needs_to_score().settings),
         "inputs": detector.engine.inputs,
@@ -209,15 +220,21 @@ def _read(
     path: str | os.PathLike[str], *, tensors: bool
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not Path(path).is_file():
-        raise FileFormatError(f"there is no detector file {path}")
+        raise FileFormatError(absent(path, "detector file"))
     try:
         with safe_open(path, framework="pt") as file:
             raw = (file.metadata() or {}).get("tulip")
             found = {n: file.get_tensor(n) for n in file.keys()} if tensors else {}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise FileFormatError(f"{path} is damaged or no detector file: {error}") from error
+        seen = looks_like(path)
+        raise FileFormatError(
+            f"{path} is damaged or no detector file: {error if seen is None else f'it is {seen}'}. "
+            f"{_EXPECTED}"
+        ) from error
     if raw is None:
-        raise FileFormatError(f"{path} is a safetensors file, but not of a detector")
+        raise FileFormatError(
+            f"{path} is a safetensors file, but not of a detector (of a network?). {_EXPECTED}"
+        )
     return parse_header(raw, path), found
 
 
@@ -249,16 +266,10 @@ def load(
         ...
         tulip_ood.errors.FileFormatError: there is no detector file nowhere.safetensors
     """
-    from tulip_ood.detectors.registry import class_of
-
+    _check_arguments(path, model)
     saved = read(path)
     header = saved.header
-    try:
-        kind = class_of(header["method"])
-    except InputError:
-        raise FileFormatError(
-            f"{path} holds the method {header.get('method')!r}, which this release does not know"
-        ) from None
+    kind = _class_of(header, path)
     if header["config"].get("output") and output is None:
         raise InputError(
             "this detector was fitted with output=…, which a file cannot hold: pass it to load"
@@ -272,11 +283,42 @@ def load(
             device=device,
             batch_size=batch_size,
         )
-        _check_fingerprint(detector, header, path)
+        check_model(detector, header, path)
         _restore(detector, saved)
         _check_golden(detector, header, path)
         _ask_everything(detector)
     return detector
+
+
+def _check_arguments(path: Any, model: Any) -> None:
+    """A path and a network; both orders are easily thought of."""
+    call = 'load("detector.safetensors", model)'
+    if isinstance(path, nn.Module):
+        swapped = " and the path second" if isinstance(model, str | os.PathLike) else ""
+        raise InputError(
+            f"load was given a network ({type(path).__name__}) first{swapped}; expected the path "
+            f"of the detector file, then the network: {call}"
+        )
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(
+            f"load was given {type(path).__name__} as the path of a detector file; expected text "
+            f"or a pathlib.Path, then the network: {call}"
+        )
+
+
+def _class_of(header: dict[str, Any], path: str | os.PathLike[str]) -> type[Detector]:
+    from tulip_ood.detectors.registry import class_of  # every detector: not before it is needed
+
+    name = header["method"]
+    find_own(name)  # says so itself if there are two
+    try:
+        return class_of(name)
+    except InputError:
+        raise FileFormatError(
+            f"{path} holds the method {name!r}, which tulip-ood {__version__} does not have (saved "
+            f"with {header['versions'].get('tulip_ood')}): upgrade it; if the method is a class of "
+            f"your own, import the module that defines it before load"
+        ) from None
 
 
 def _restore(detector: Detector, saved: Saved) -> None:
@@ -300,23 +342,6 @@ def _ask_everything(detector: Detector) -> None:
     golden = detector.engine.golden_inputs(1)
     if golden is not None:
         list(map(str, detector.predict(golden).reason))
-
-
-def _check_fingerprint(
-    detector: Detector, header: dict[str, Any], path: str | os.PathLike[str]
-) -> None:
-    now = detector.network.fingerprint()
-    if now["architecture_sha256"] != header["architecture_sha256"]:
-        raise FileFormatError(
-            f"{path} was fitted on another architecture than this model "
-            f"({type(detector.network.module).__name__}): load the model it was fitted on, or fit "
-            f"a new detector"
-        )
-    if now["weights_sha256"] != header["weights_sha256"]:
-        raise FileFormatError(
-            f"{path} was fitted on other weights (or buffers) of this architecture: load those, "
-            f"or fit again (tulip calibrate --like {path} keeps the recipe and compares)"
-        )
 
 
 def _check_golden(detector: Detector, header: dict[str, Any], path: str | os.PathLike[str]) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from tulip_ood.detectors.engine import Engine
 from tulip_ood.detectors.state import pack, unpack
 from tulip_ood.network.network import Network
+from tulip_ood.network.refusing import on_device
 from tulip_ood.numerics.default_device import on_the_cpu
 from tulip_ood.numerics.tasks import Task
 
@@ -51,7 +52,8 @@ class Storing:
     @on_the_cpu()
     def to(self, device: torch.device | str) -> Self:
         """Run passes on another device; what was fitted stays, to rounding."""
-        self.engine.move(torch.device(device))
+        with on_device(device):
+            self.engine.move(torch.device(device))
         return self
 
     @on_the_cpu()

@@ -30,7 +30,7 @@ from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import LayerScale, Scope, parameter_scales, parameters_in_scope
 from tulip_ood.numerics import envelope
 from tulip_ood.numerics.default_device import on_the_cpu
-from tulip_ood.numerics.given import number
+from tulip_ood.numerics.given import number, truth
 from tulip_ood.numerics.tasks import Classification
 
 __all__ = ["Tulip"]
@@ -147,7 +147,15 @@ class Tulip(TulipFitting):
         if drift not in _DRIFTS:
             raise InputError(f"drift must be one of {', '.join(_DRIFTS)}; got {drift!r}")
         self.drift = drift
-        self.sqrt_outputs, self.antithetic = sqrt_outputs, antithetic
+        self.sqrt_outputs, self.antithetic = (
+            None if value is None else truth(name, value)
+            for name, value in (("sqrt_outputs", sqrt_outputs), ("antithetic", antithetic))
+        )
+        if not isinstance(initial_mean, Mapping | None):
+            raise InputError(
+                f"initial_mean must be a mapping like {{'fc.weight': 0.5}}, or a state dict, got "
+                f"{initial_mean!r}"
+            )
         self.layer_scale, self.initial_mean = layer_scale, initial_mean
         if not isinstance(scope, Iterable):
             raise InputError(f"scope must be a name or a list of globs, got {scope!r}")
@@ -155,7 +163,7 @@ class Tulip(TulipFitting):
         if shaping is not None:
             make_shaping(shaping)  # refuses what it does not know
         self.shaping = shaping
-        self.hold = hold
+        self.hold = truth("hold", hold)
         # In the user's words: what a file keeps for refitting a changed network alike.
         self._as_given: dict[str, Any] = {
             "n_samples": self.n_samples,

@@ -8,7 +8,7 @@ from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.self_tuning import Tuning
 from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.perturbation import PassSettings
-from tulip_ood.wording import percent
+from tulip_ood.wording import counted, percent
 
 __all__ = ["choice_lines", "envelope_lines", "look_at_envelope", "tuning_lines"]
 
@@ -179,8 +179,8 @@ def tuning_lines(tuning: Tuning | None) -> list[str]:
         return lines
     if tuning.ranked:
         lines.append(
-            f"tuned: {len(tuning.ranked)} settings ranked on {len(tuning.kinds)} kinds "
-            f"({', '.join(tuning.kinds)})"
+            f"tuned: {counted(len(tuning.ranked), 'setting')} ranked on "
+            f"{counted(len(tuning.kinds), 'kind')} ({', '.join(tuning.kinds)})"
         )
     if tuning.kept_label:
         kept = ", ".join(

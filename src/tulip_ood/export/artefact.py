@@ -19,7 +19,8 @@ from tulip_ood.export.passing import Prepare, input_tensors
 from tulip_ood.models.extras import import_extra, one_line
 from tulip_ood.network.golden import synthetic_inputs
 from tulip_ood.network.inputs import Inputs
-from tulip_ood.wording import from_json
+from tulip_ood.network.looks import absent
+from tulip_ood.wording import counted, from_json
 
 __all__ = ["METADATA", "Artefact", "load", "open_onnx", "open_pt2"]
 
@@ -65,7 +66,9 @@ class Artefact:
         expected = self.header["inputs"]
         arrays = [t.numpy() for t in input_tensors(inputs)]
         if len(arrays) != len(expected):
-            raise InputError(f"expected {', '.join(self.names)}; got {len(arrays)} inputs")
+            raise InputError(
+                f"expected {', '.join(self.names)}; got {counted(len(arrays), 'input')}"
+            )
         for one, array in zip(expected, arrays, strict=True):
             if list(array.shape[1:]) != one["shape"] or str(array.dtype) != one["dtype"]:
                 raise InputError(
@@ -103,7 +106,7 @@ def load(path: str | os.PathLike[str], *, trust: bool = False) -> Artefact:
         tulip_ood.errors.FileFormatError: there is no file nowhere.onnx
     """
     if not Path(path).is_file():
-        raise FileFormatError(f"there is no file {path}")
+        raise FileFormatError(absent(path, "file"))
     if not zipfile.is_zipfile(path):
         return open_onnx(path)
     if not trust:

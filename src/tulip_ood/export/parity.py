@@ -14,7 +14,9 @@ from tulip_ood.export.artefact import Artefact
 from tulip_ood.export.header import golden_inputs
 from tulip_ood.export.passing import Prepare
 from tulip_ood.network import inputs as structures
+from tulip_ood.network import loaders
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.wording import counted
 
 __all__ = ["TOLERANCE", "Parity", "ParityError", "check_parity", "held"]
 
@@ -82,7 +84,7 @@ def held(data: Iterable[Any]) -> list[Any]:
     """
     found: list[Any] = []
     rows = 0
-    for batch in structures.batches(data):
+    for batch in loaders.batches(data):
         found.append(batch)
         rows += structures.count_rows(structures.inputs_only(batch))
         if rows >= CHECKED:
@@ -119,8 +121,9 @@ def check_parity(
     if not found.holds:
         raise ParityError(
             f"nothing is written: the artefact does not answer as the detector does; {found}, "
-            f"{found.other_labels} labels and {found.other_decisions} decisions differ. A detector "
-            f"with a smaller J, or with more validation data, is less sensitive to rounding"
+            f"{counted(found.other_labels, 'label')} and "
+            f"{counted(found.other_decisions, 'decision')} differ. A detector with a smaller "
+            f"J, or with more validation data, is less sensitive to rounding"
         )
     return found
 
@@ -139,7 +142,7 @@ def _inputs(
         yield structures.map_tensors(_spoilt, structures.take(golden, slice(0, 1)))
     left = CHECKED
     known = [structures.structure(golden)]
-    for batch in structures.batches(data) if data is not None else ():
+    for batch in loaders.batches(data) if data is not None else ():
         inputs = batch if isinstance(batch, Tensor) else structures.inputs_only(batch, known)
         if prepare is not None:
             inputs = prepare(prepare.pixels(inputs))

@@ -84,11 +84,11 @@ def export_detector(
         ...     sorted(os.listdir(folder)), written.parity.n_inputs
         (['ent.pt2'], 249)
     """
+    need_detector(detector)
     kind = check_format(path, format)
     if kind == "onnx":
         for package in ("onnx", "onnxscript", "onnxruntime"):
             import_extra(package, extra="export", spec="an ONNX file")
-    need_detector(detector)
     detector = detector._view()
     check_exportable(detector)
     prepare = _prepare(detector, preprocess)
@@ -116,12 +116,17 @@ def check_format(path: str | os.PathLike[str], format: str | None) -> str:  # no
         >>> check_format("gate.onnx", None), check_format("gate", "pt2")
         ('onnx', 'pt2')
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(
+            f"export was given {type(path).__name__} as the path of the file to write; expected "
+            f'text, as in export(detector, "gate.onnx")'
+        )
     suffix = os.path.splitext(path)[1].removeprefix(".").lower()
     kind = format or suffix
     if kind not in FORMATS or (suffix in FORMATS and suffix != kind):
         raise InputError(
-            f"{path}: the file must end in .onnx or .pt2, or format='onnx' or 'pt2' be given; got "
-            f"{format!r}"
+            f"{path}: the file must end in .onnx or .pt2, or its format be given (--format onnx, "
+            f"format='onnx') and not be another{'' if format is None else f'; got {format!r}'}"
         )
     return kind
 

@@ -22,6 +22,7 @@ from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError, TulipWarning
 from tulip_ood.figures.canvas import COLOURS, Drawn, canvas, need_matplotlib, save
 from tulip_ood.figures.columns import below
+from tulip_ood.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -201,7 +202,7 @@ def _draw_bars(axes: "Axes", rows: list[Timed]) -> None:
 
 
 def _passes(n: int) -> str:
-    return "1 pass" if n == 1 else f"{n} passes"
+    return counted(n, "pass")
 
 
 def _lines(rows: list[Timed]) -> list[str]:

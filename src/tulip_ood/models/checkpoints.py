@@ -6,6 +6,7 @@ the names and shapes of its tensors which of OpenOOD's networks it belongs to.
 
 import math
 import os
+import warnings
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,8 @@ from tulip_ood.data.preprocess import Preprocess
 from tulip_ood.errors import FileFormatError
 from tulip_ood.models.architectures import ARCHITECTURES, find_architecture
 from tulip_ood.models.extras import Found, one_line
+from tulip_ood.network.looks import absent, looks_like
+from tulip_ood.wording import counted
 
 __all__ = ["check_file", "load_checkpoint", "load_openood"]
 
@@ -35,7 +38,7 @@ def check_file(path: str) -> None:
         tulip_ood.errors.FileFormatError: there is no file gone.safetensors
     """
     if not os.path.isfile(path):
-        raise FileFormatError(f"there is no file {path}")
+        raise FileFormatError(absent(path, "file"))
 
 
 def load_checkpoint(path: str) -> Found:
@@ -62,7 +65,12 @@ def load_checkpoint(path: str) -> Found:
             metadata = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise FileFormatError(f"{path} is damaged, or no safetensors file: {error}") from error
+        seen = looks_like(path)
+        raise FileFormatError(
+            f"{path} is damaged, or no safetensors file: "
+            f"{error if seen is None else f'it is {seen}'}. Expected weights of `tulip train`, or "
+            f"use package.module:factory"
+        ) from error
     if "tulip" in metadata:
         raise FileFormatError(f"{path} is a detector, not a network: name the network it is for")
     lacking = [key for key in _METADATA if key not in metadata]
@@ -97,7 +105,7 @@ def _check_classes(classes: int, state: Mapping[str, Tensor]) -> None:
     weight = state.get("fc.weight")
     rows = 0 if weight is None or not weight.ndim else len(weight)
     if classes < 1 or classes != rows:
-        raise ValueError(f"classes is {classes}, but fc.weight has {rows} rows")
+        raise ValueError(f"classes is {classes}, but fc.weight has {counted(rows, 'row')}")
 
 
 def _dropout(metadata: Mapping[str, str]) -> float:
@@ -149,14 +157,16 @@ def _state(path: str) -> dict[str, Tensor]:
     """What `torch.save` wrote, if it is names and tensors; without the names that wrappers add."""
     try:
         _check_stored(path)
-        held: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # what it has against a pickle, we refuse
+            held: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what a damaged pickle raises is not foreseeable
         raise FileFormatError(f"{path} is not opened: {one_line(error)}") from error
     if isinstance(held, Mapping) and isinstance(held.get("state_dict"), Mapping):
         held = held["state_dict"]
     if not isinstance(held, Mapping) or not all(isinstance(t, Tensor) for t in held.values()):
         raise FileFormatError(
-            f"{path} holds no state dict (names and tensors) but a {type(held).__name__}"
+            f"{path} holds no state dict (names and tensors, alone or under 'state_dict') but "
+            f"{_content(held)}"
         )
     for name, t in held.items():
         if not _is_whole(t):
@@ -165,6 +175,13 @@ def _state(path: str) -> dict[str, Tensor]:
                 f"all of its numbers"
             )
     return {str(name).removeprefix("module."): t for name, t in held.items()}
+
+
+def _content(held: Any) -> str:
+    if not isinstance(held, Mapping):
+        return f"a {type(held).__name__}"
+    others = [f"{name} ({type(t).__name__})" for name, t in held.items() if type(t) is not Tensor]
+    return f"a {type(held).__name__} with {', '.join(others[:3])}"
 
 
 def _is_whole(t: Tensor) -> bool:
@@ -198,4 +215,4 @@ def _architecture(path: str, state: Mapping[str, Tensor]) -> str:
 
 def _seen(state: Mapping[str, Tensor]) -> str:
     names = list(state)
-    return f"it holds {len(names)} tensors, first {', '.join(names[:3]) or 'none'}"
+    return f"it holds {counted(len(names), 'tensor')}, first {', '.join(names[:3]) or 'none'}"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tulip_ood.errors import InputError
 from tulip_ood.models.resnet import BasicBlock
+from tulip_ood.wording import counted
 
 __all__ = ["DigitNet", "train_digit_net"]
 
@@ -81,7 +82,10 @@ def train_digit_net(
     """
     n = len(images)
     if n < 2 or len(labels) != n:
-        raise InputError(f"training needs labelled images, got {n} images, {len(labels)} labels")
+        raise InputError(
+            f"training needs labelled images, got {counted(n, 'image')}, "
+            f"{counted(len(labels), 'label')}"
+        )
     batch = min(_BATCH, n)
     steps = n // batch  # a rest smaller than a batch waits for the next epoch's order
     with torch.random.fork_rng(devices=[]):

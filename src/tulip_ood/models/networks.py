@@ -40,6 +40,11 @@ regnet-y-16gf; do you mean resnet50-v2?
         return NETWORKS[name]
     if ":" in name or os.path.splitext(name)[1]:
         return name
+    if os.path.isdir(name):
+        raise InputError(
+            f"{name!r} is a folder, and names no network: one of transformers (with config.json) "
+            f"is named hf:{name}; otherwise name a file in it, or package.module:factory"
+        )
     near = difflib.get_close_matches(name.lower(), NETWORKS, 1)
     meant = f"; do you mean {near[0]}?" if near else ""
     raise InputError(

@@ -16,6 +16,7 @@ from torch import Tensor
 from tulip_ood.data.preprocess import CROP_ROUNDINGS, INTERPOLATIONS, Preprocess
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.models.extras import one_line
+from tulip_ood.wording import counted
 
 __all__ = [
     "check_same",
@@ -89,7 +90,7 @@ yourself (npz with floating x), and name the network by a function of your own \
         known = ", ".join(INTERPOLATIONS)
         raise refusal(spec, f"it interpolates by {interpolation!r} (known are {known})")
     if len(mean) != 3:
-        raise refusal(spec, f"it takes {len(mean)} channels, not three")
+        raise refusal(spec, f"it takes {counted(len(mean), 'channel')}, not three")
     try:
         return Preprocess(
             resize,

@@ -32,13 +32,14 @@ from tulip_ood.models.hf_zoo import load_hf
 from tulip_ood.models.networks import resolve
 from tulip_ood.models.timm_zoo import load_timm
 from tulip_ood.models.torchvision_zoo import load_torchvision
+from tulip_ood.network.looks import looks_like
 
 __all__ = ["REOPENABLE", "LoadedModel", "load_model", "may_reopen", "spec_for"]
 
 # Only these may be opened because a detector file says so: a file must not choose code to run.
 REOPENABLE = ("torchvision:", "timm:", "hf:", "efficientnet-lite:")
 _LITE_SIDES = {"0": 224, "1": 240, "2": 260}
-_WEIGHTS_ALONE = (".pt", ".pth", ".bin", ".ckpt", ".onnx")
+_WEIGHTS_ALONE = (".pt", ".pth", ".bin", ".ckpt")
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,13 @@ def _find(spec: str, trust: bool) -> Found:
         return load_checkpoint(spec)
     if suffix == ".pt2":
         return Found(_exported(spec, trust), None, None)
+    if suffix == ".onnx":
+        raise InputError(
+            f"{spec}: what runs in onnxruntime cannot be perturbed. Name the PyTorch network that "
+            f"it was made from, for instance as package.module:factory"
+        )
     if suffix in _WEIGHTS_ALONE:
+        check_file(spec)
         raise InputError(
             f"{spec}: a {suffix} file holds weights without a network (or a pickle, which can run "
             f"code). One of OpenOOD's opens as openood:{spec}. For others write a function that "
@@ -151,8 +158,8 @@ def _find(spec: str, trust: bool) -> Found:
 
 def _from_factory(spec: str) -> nn.Module:
     where, _, name = spec.partition(":")
-    if where.endswith(".py"):
-        named = where.removesuffix(".py").removeprefix("./").replace("/", ".")
+    if where.endswith(".py") or "/" in where or where.startswith("."):
+        named = where.removesuffix(".py").lstrip("./").replace("/", ".")
         raise ModelError(f"{spec}: a module is named as it is imported, {named}:{name}")
     here = os.getcwd()
     if here not in sys.path:  # as `python -m` does, so that a model.py beside the data is found
@@ -198,7 +205,9 @@ def _exported(path: str, trust: bool) -> nn.Module:
             f"from, say so with --trust"
         )
     if not zipfile.is_zipfile(path):
-        raise FileFormatError(f"{path} is damaged, or no torch.export file")
+        seen = looks_like(path)
+        what = "" if seen is None else f": it is {seen}"
+        raise FileFormatError(f"{path} is damaged, or no torch.export file{what}")
     try:
         module: nn.Module = torch.export.load(path).module()
     except Exception as error:

@@ -21,6 +21,7 @@ from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.models.architectures import architecture_of, dropout_of
 from tulip_ood.network.files import reading, save_tensors
 from tulip_ood.numerics.random import integers, permutation
+from tulip_ood.wording import counted
 
 __all__ = ["Trained", "TrainingRecipe", "train"]
 
@@ -101,8 +102,8 @@ class _Batches:
             )
         if len(images) != len(labels) or len(images) < recipe.batch_size:
             raise InputError(
-                f"there are {len(images)} images and {len(labels)} labels: as many of both are "
-                f"needed, and at least one batch of {recipe.batch_size}"
+                f"got {counted(len(images), 'image')} and {counted(len(labels), 'label')}: as many "
+                f"of both are needed, and at least one batch of {recipe.batch_size}"
             )
         self.recipe, self._seed = recipe, seed
         self.labels = labels

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["fingerprint", "hash_tensor", "perturbable_share"]
+__all__ = ["fingerprint", "floating_kinds", "hash_tensor", "perturbable_share"]
 
 
 def fingerprint(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, str]:
@@ -31,6 +31,17 @@ def fingerprint(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, str
         content.update(f"{kind}:{state[name].dtype};".encode())
         hash_tensor(content, state[name])
     return {"architecture_sha256": shape.hexdigest(), "weights_sha256": content.hexdigest()}
+
+
+def floating_kinds(state: Mapping[str, Tensor]) -> list[str]:
+    """Which floating-point numbers a network's weights and buffers are.
+
+    Example:
+        >>> floating_kinds(dict(torch.nn.Linear(2, 2).half().named_parameters()))
+        ['float16']
+    """
+    kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    return sorted(str(kind).removeprefix("torch.") for kind in kinds)
 
 
 def hash_tensor(state: Any, tensor: Tensor) -> None:

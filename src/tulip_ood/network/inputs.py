@@ -1,12 +1,11 @@
-"""What a model is fed: a tensor, a tuple, or a mapping (Hugging Face), and batches of them.
+"""What a model is fed: a tensor, a tuple, or a mapping (Hugging Face).
 
 Tensors in a structure share their first dimension, the rows; anything else in it (None, a flag) is
 a constant that goes along. A *row* is the structure cut down to one input.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,10 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError
-from tulip_ood.numerics.default_device import where_the_user_is
 from tulip_ood.numerics.random import check_seed
 
 __all__ = [
     "arguments",
-    "batches",
     "chunks",
     "collate",
     "constants",
@@ -329,62 +326,6 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
-
-
-def batches(loader: Iterable[Any]) -> Iterator[Any]:
-    """The batches of a loader; a pair of tensors (X, y) counts as one batch.
-
-    A `DataLoader` draws from PyTorch's random state, to shuffle and to seed its workers. It has one
-    of its own here that begins as the process's: reading leaves no trace, also if broken off.
-
-    Example:
-        >>> import torch
-        >>> len(list(batches((torch.zeros(4, 2), torch.zeros(4)))))
-        1
-    """
-    if (
-        isinstance(loader, tuple)
-        and len(loader) == 2
-        and all(isinstance(part, Tensor) for part in loader)
-        and loader[0].shape[:1] == loader[1].shape[:1]
-    ):
-        return iter([loader])
-    return _Reading(loader)
-
-
-class _Reading:
-    """Iterates over a loader with a random state (PyTorch's, on the CPU) of the loader's own.
-
-    Not a generator: one that an error has broken off is closed, and restores, at some later time.
-    """
-
-    def __init__(self, loader: Iterable[Any]) -> None:
-        self._state = torch.get_rng_state()
-        with self._own_state():
-            try:
-                self._iterator = iter(loader)
-            except TypeError:
-                raise InputError(
-                    f"expected a loader (an iterable of batches), got {_kind(loader)}"
-                ) from None
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        with self._own_state():
-            return next(self._iterator)
-
-    @contextmanager
-    def _own_state(self) -> Iterator[None]:
-        theirs = torch.get_rng_state()
-        torch.set_rng_state(self._state)
-        try:
-            with where_the_user_is():
-                yield
-        finally:
-            self._state = torch.get_rng_state()
-            torch.set_rng_state(theirs)
 
 
 def _kind(value: Any) -> str:

@@ -60,7 +60,8 @@ def find_logits(returned: Any, output: Output | None = None) -> Tensor:
     what, example = _shown(returned)
     raise ModelError(
         f"the network returns {what}, not logits: say where they are, for instance "
-        f"output=lambda out: {example}"
+        f"output=lambda out: {example} (on the command line, name a function whose network returns "
+        f"them alone)"
     )
 
 

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from tulip_ood.errors import ModelError, NotFittedError
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.features import FeatureTap, Head
-from tulip_ood.network.fingerprint import fingerprint, perturbable_share
+from tulip_ood.network.fingerprint import fingerprint, floating_kinds, perturbable_share
 from tulip_ood.network.forking import fork_safe_lock, hook_of_this_process
 from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.inputs import Inputs
@@ -27,6 +27,7 @@ from tulip_ood.network.refusing import on_device
 from tulip_ood.network.skeleton import make_skeleton
 from tulip_ood.numerics.default_device import where_the_user_is
 from tulip_ood.numerics.tasks import Task
+from tulip_ood.wording import counted
 
 __all__ = ["Network", "Output"]
 
@@ -84,7 +85,7 @@ class Network:
         head: str | None = None,
     ) -> None:
         self.task = task
-        self.head_name = head
+        self.head_name = None if head is None else str(head)  # in nn.Sequential names are numbers
         self.output_function = check_function(output)
         self._skeleton = make_skeleton(model)
         self.lock = fork_safe_lock()  # a pass holds it: the copy has that pass's parameters
@@ -193,6 +194,11 @@ class Network:
         return fingerprint(self.module, {**self._skeleton.parameters, **self._skeleton.buffers})
 
     @property
+    def kinds(self) -> list[str]:
+        """Which floating-point numbers the user's weights and buffers are."""
+        return floating_kinds({**self._skeleton.parameters, **self._skeleton.buffers})
+
+    @property
     def perturbable_share(self) -> float:
         """The share of the weights that noise can be added to: below 1 for quantised networks."""
         return perturbable_share(self.module)
@@ -283,8 +289,8 @@ class Network:
         rows = structures.count_rows(inputs)
         if logits.shape[0] != rows:
             raise ModelError(
-                f"the network returned {logits.shape[0]} outputs for {rows} inputs: every input "
-                f"needs an output of its own"
+                f"the network returned {counted(logits.shape[0], 'output')} for "
+                f"{counted(rows, 'input')}: every input needs an output of its own"
             )
         if tapped is None or tapped[0].shape[0] != rows:
             return Output(logits, None, None)

@@ -15,6 +15,7 @@ from torch.func import vjp, vmap
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.network.full_precision import full_precision
 from tulip_ood.network.network import Network
+from tulip_ood.wording import counted
 
 __all__ = ["NtkBlocks", "ntk_blocks"]
 
@@ -150,8 +151,8 @@ def ntk_blocks(
     o = probe.n_outputs
     if probe.outputs_per_input != o or o > most_outputs:
         raise ModelError(
-            f"NTK blocks need a network with one row of at most {most_outputs} outputs an input; "
-            f"this one has {probe.outputs_per_input} outputs an input, {o} in a row"
+            f"NTK blocks need a network with one row of at most {counted(most_outputs, 'output')} "
+            f"an input; this one has {counted(probe.outputs_per_input, 'output')}, {o} in a row"
         )
     rows = [network.to_device(part) for part in (test, train)]
     size = sum(p.numel() * p.element_size() for p in network.parameters.values()) * o

@@ -32,6 +32,7 @@ from tulip_ood.network.marks import same_bits
 from tulip_ood.network.measures import Look, View, run_looking
 from tulip_ood.network.network import Network, Output
 from tulip_ood.network.ready import Lowering
+from tulip_ood.wording import counted
 
 __all__ = ["Frontier", "Partition", "Weights"]
 
@@ -249,8 +250,8 @@ class Partition:
         logits = self.network.task.outputs(raw)
         if logits.shape[0] != rows:
             raise ModelError(
-                f"the network returned {logits.shape[0]} outputs for {rows} inputs: every "
-                f"input needs an output of its own"
+                f"the network returned {counted(logits.shape[0], 'output')} for "
+                f"{counted(rows, 'input')}: every input needs an output of its own"
             )
         if not tapped:
             return Output(logits, None, None)

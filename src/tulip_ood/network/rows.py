@@ -15,8 +15,10 @@ from torch import Tensor
 
 from tulip_ood.errors import InputError
 from tulip_ood.network import inputs as structures
+from tulip_ood.network import loaders
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.readable import readable
+from tulip_ood.wording import counted
 
 __all__ = ["Rows", "collect_rows"]
 
@@ -114,7 +116,7 @@ def collect_rows(
     seen = dropped = 0
     capacity = limit
     constants: tuple[Any, ...] | None = None
-    for batch in structures.batches(loader):
+    for batch in loaders.batches(loader):
         inputs, labels = structures.split_batch(batch) if labelled else _unlabelled(batch)
         inputs = structures.map_tensors(lambda t: t.cpu(), readable(inputs))
         n = structures.count_rows(inputs)
@@ -135,7 +137,9 @@ def collect_rows(
                 label = None if labels is None else labels[i].detach().cpu()
                 kept.add(digest, seen, structures.clone_row(inputs, i), label, capacity)
     if not kept.heap:
-        what = f"all {dropped} inputs hold NaN or Inf" if dropped else "the loader gave no inputs"
+        what = "the loader gave no inputs"
+        if dropped:
+            what = f"NaN or Inf in all of {counted(dropped, 'input')}"
         if not dropped and isinstance(loader, Iterator):
             what += " (a generator can be read only once: was this one read before?)"
         missing = "there is nothing to fit on" if labelled else "there are no OOD inputs"
@@ -186,8 +190,8 @@ def _check_labels(labels: Tensor | None, n: int) -> None:
     if labels is not None and (labels.ndim == 0 or labels.shape[0] != n):
         single = " (from a Dataset, make batches: DataLoader(dataset, batch_size=64))"
         raise InputError(
-            f"a batch has {n} inputs but labels of shape {list(labels.shape)}: every input "
-            f"needs a label{'' if labels.ndim else single}"
+            f"a batch has {counted(n, 'input')} but labels of shape {list(labels.shape)}: every "
+            f"input needs a label{'' if labels.ndim else single}"
         )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.numerics import scores as score_functions
 from tulip_ood.numerics.task import Task, range_of, shape_of
+from tulip_ood.wording import counted
 
 __all__ = ["Classification", "Dense"]
 
@@ -139,7 +140,8 @@ def _class_numbers(labels: Tensor, base: Tensor, *, ignored: bool) -> Tensor:
     if bool(outside.any()):
         hint = " (mark positions without a label by -100)" if ignored else ""
         raise InputError(
-            f"labels must lie in 0…{n_classes - 1} because the network has {n_classes} outputs, "
-            f"but {int(outside.sum())} of {checked.numel()} do not ({range_of(checked)}){hint}"
+            f"labels must lie in 0…{n_classes - 1} because the network has "
+            f"{counted(n_classes, 'output')}, but {int(outside.sum())} of {checked.numel()} do "
+            f"not ({range_of(checked)}){hint}"
         )
     return labels

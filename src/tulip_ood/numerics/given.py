@@ -8,7 +8,7 @@ from typing import Any
 
 from tulip_ood.errors import InputError
 
-__all__ = ["number", "whole"]
+__all__ = ["number", "truth", "whole"]
 
 
 def number(name: str, value: Any) -> float:
@@ -29,6 +29,23 @@ def number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"{name} must be a number, got {value!r}") from None
+
+
+def truth(name: str, value: Any) -> bool:
+    """Yes or no.
+
+    Example:
+        >>> truth("hold", False)
+        False
+        >>> truth("hold", "no")  # which would be taken for a yes
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: hold must be True or False, got 'no'
+    """
+    kind = type(value).__name__  # NumPy's need not be imported for this
+    if kind not in ("bool", "bool_"):
+        raise InputError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
 
 
 def whole(name: str, value: Any, *, least: int = 1) -> int:

@@ -7,6 +7,7 @@ from tulip_ood.numerics import metrics
 from tulip_ood.report.html import Markup, element
 from tulip_ood.report.plot import Plot
 from tulip_ood.report.scale import Scale
+from tulip_ood.wording import counted
 
 __all__ = ["reliability_chart"]
 
@@ -42,7 +43,7 @@ def reliability_chart(result: MethodResult, title: str, class_: str) -> Markup |
     most = int(found.inputs.max())
     for stated, share, n in zip(*(column.tolist() for column in found), strict=True):
         low, high = _wilson(share, n)
-        tip = f"{n} inputs: {100 * stated:.1f} % stated, {100 * share:.1f} % right"
+        tip = f"{counted(n, 'input')}: {100 * stated:.1f} % stated, {100 * share:.1f} % right"
         marks += [
             element("line", x1=x(stated), x2=x(stated), y1=y(low), y2=y(high), class_="whisker"),
             element(

@@ -12,7 +12,7 @@ from tulip_ood.data.decoding import FORMATS, why
 from tulip_ood.serving.limits import Limits
 from tulip_ood.serving.multipart import parse_multipart
 from tulip_ood.serving.refusal import RefusalError
-from tulip_ood.wording import from_json
+from tulip_ood.wording import counted, from_json
 
 __all__ = ["ACCEPTED", "Upload", "check_header", "read_uploads", "unreadable"]
 
@@ -87,7 +87,7 @@ def _from_json(body: bytes, limits: Limits) -> list[Upload]:
         raise RefusalError(
             413,
             "too-many-images",
-            f"the body holds far more than {limits.images} images can need: send several",
+            f"the body holds far more than {counted(limits.images, 'image')} can need: send more",
         )
     try:
         values = from_json(body)
@@ -102,7 +102,7 @@ def _from_json(body: bytes, limits: Limits) -> list[Upload]:
         raise RefusalError(
             413,
             "too-many-images",
-            f"{len(images)} images in one request, at most {limits.images} are taken: send several",
+            f"{len(images)} images in one request, the limit is {limits.images}: send several",
         )
     return [_from_item(item, place) for place, item in enumerate(images)]
 

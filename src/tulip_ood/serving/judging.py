@@ -16,7 +16,7 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.errors import InputError
 from tulip_ood.serving.images import check_header, unreadable
-from tulip_ood.wording import json_values
+from tulip_ood.wording import counted, json_values
 
 __all__ = ["Judge", "Judged", "class_name", "class_names", "fingerprint"]
 
@@ -178,14 +178,15 @@ def class_names(detector: Detector, given: Sequence[str] | None) -> tuple[str, .
         >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
         >>> class_names(detector, ("ant", "bee"))
         Traceback (most recent call last):
-        tulip_ood.errors.InputError: 2 classes are named, but the network has 3 outputs
+        tulip_ood.errors.InputError: names of 2 classes are given, but the network has 3 outputs
     """
     names = detector.provenance["classes"] if given is None else given
     if given and detector.task.name == "classification" and detector.network.probed:
         outputs = detector.network.known_probe.n_outputs
         if len(given) != outputs:
             raise InputError(
-                f"{len(given)} classes are named, but the network has {outputs} outputs"
+                f"names of {counted(len(given), 'class')} are given, but the network has "
+                f"{counted(outputs, 'output')}"
             )
     return None if names is None else tuple(map(str, names))
 

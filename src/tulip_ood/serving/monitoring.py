@@ -17,6 +17,7 @@ from torch import Tensor
 from tulip_ood.data.remote import is_remote
 from tulip_ood.detectors.saving import read
 from tulip_ood.errors import DataError, InputError
+from tulip_ood.network.looks import absent, looks_like
 from tulip_ood.numerics import random
 from tulip_ood.numerics.anytime import anytime_interval
 from tulip_ood.numerics.martingale import log_capital, online_p_values
@@ -41,6 +42,7 @@ class Stream:
         promises: What was promised at the time, for instance ("false_alarm", 0.05), or None.
         times: Seconds since 1970, or None.
         unreadable: Inputs that could not be read; they are left out.
+        mixed: Whether rows of a table are among them, which were taken in random order.
 
     Example:
         >>> Stream("abc", None).scores
@@ -54,6 +56,7 @@ class Stream:
     promises: list[tuple[str, float] | None] = field(default_factory=list)
     times: list[float | None] = field(default_factory=list)
     unreadable: int = 0
+    mixed: bool = False
 
     def add(
         self,
@@ -114,6 +117,7 @@ class Watched:
         noticed_at: Its time, in seconds since 1970, if it was logged.
         buckets: p-values of inputs so far, in 20 equal buckets; flat means no drift.
         refusals: The share refused, for each promise that held.
+        mixed: Whether rows of tables were taken in random order: then `noticed` is no time.
 
     Example:
         >>> list(Watched.__dataclass_fields__)[:2]
@@ -130,6 +134,7 @@ class Watched:
     noticed_at: float | None
     buckets: tuple[int, ...]
     refusals: tuple[Refused, ...]
+    mixed: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -186,6 +191,7 @@ def watch(
         noticed_at,
         buckets,
         refusals,
+        stream.mixed,
     )
 
 
@@ -205,6 +211,7 @@ def read_streams(
     logs: Sequence[str | os.PathLike[str]],
     *,
     detectors: Sequence[str | os.PathLike[str]] = (),
+    in_order: bool = False,
 ) -> list[Stream]:
     """What is in logs, by detector version.
 
@@ -213,6 +220,8 @@ def read_streams(
             folders of parts), in order.
         detectors: The files of detectors whose calibration scores no log tells: parquet needs
             them.
+        in_order: Take the rows of tables as they stand, because they came in that order; rows of
+            folders stand class by class, which is none, and are taken in random order.
 
     Example:
         >>> read_streams(["nowhere.jsonl"])
@@ -225,11 +234,11 @@ def read_streams(
     for log in logs:
         path = Path(log)
         if is_remote(str(log)) or path.is_dir():
-            _read_table(str(log), found)
+            _read_table(str(log), found, in_order)
         elif not path.is_file():
             raise DataError(f"there is no log {path}")
         elif path.suffix == ".parquet":
-            _read_table(path, found)
+            _read_table(path, found, in_order)
         else:
             _read_lines(path, found)
     for stream in found.values():
@@ -242,18 +251,19 @@ def _version_of_file(path: str | os.PathLike[str]) -> str:
     from tulip_ood.data.parts import digest_of_file
 
     if not Path(path).is_file():
-        raise DataError(f"there is no detector file {path}")
+        raise DataError(absent(path, "detector file"))
     return digest_of_file(path)[:12]
 
 
 def _read_lines(path: Path, found: dict[str, Stream]) -> None:
-    torn = 0
+    torn = strange = number = 0
     with open(path, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 values = from_json(line)
             except ValueError:
                 torn += 1  # the end of a full disk, or a line that is being written
+                strange += not line.startswith("{")
                 if torn > max(_TORN, number // 100):
                     raise DataError(f"{path} is no log of `tulip serve`: it is no JSON") from None
                 continue
@@ -265,6 +275,10 @@ def _read_lines(path: Path, found: dict[str, Stream]) -> None:
                     f"{path}, line {number}, is none of a log of `tulip serve` ({lacks}): give a "
                     f"log (--log), or a table of `tulip score` that ends in .parquet"
                 ) from error
+    if strange and strange == number:  # a picture has few lines
+        seen = looks_like(path)
+        what = "it is no JSON" if seen is None else f"it is {seen}"
+        raise DataError(f"{path} is no log of `tulip serve`: {what}")
 
 
 def _read_line(values: Any, found: dict[str, Stream]) -> None:
@@ -300,7 +314,7 @@ def _score(value: Any) -> float:
     return score
 
 
-def _read_table(path: Path | str, found: dict[str, Stream]) -> None:
+def _read_table(path: Path | str, found: dict[str, Stream], in_order: bool) -> None:
     import pyarrow as pa
 
     from tulip_ood.data.parts import written_manifest
@@ -324,8 +338,13 @@ def _read_table(path: Path | str, found: dict[str, Stream]) -> None:
     except (KeyError, TypeError, ValueError) as error:
         lacks = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(f"{path} is no table of `tulip score`: {lacks}") from error
+    if in_order:
+        for one in rows:
+            stream.add(*one)
+        return
     # Rows stand in the order of folders, class by class, which is no order in time: the test asks
     # whether they could be a random sample, so it takes them in random order.
+    stream.mixed = stream.mixed or bool(rows)
     for row in random.permutation(len(rows), seed=0, name="monitor/rows").tolist():
         stream.add(*rows[row])
 
