@@ -50,7 +50,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
 .PHONY: evidence-adapters evidence-architectures evidence-auto evidence-auto-cost evidence-auto-parts
-.PHONY: evidence-auto-again evidence-auto-orders evidence-auto-promise evidence-auto-tasks evidence-bench evidence-cluster evidence-demo evidence-devices
+.PHONY: evidence-auto-promise evidence-auto-tasks evidence-bench evidence-cluster evidence-demo evidence-devices
 .PHONY: evidence-examples evidence-feeding evidence-feeding-gpu evidence-figures
 .PHONY: evidence-figures-passes evidence-fuzz evidence-heads evidence-imagenet evidence-imports
 .PHONY: evidence-memory evidence-metrics evidence-networks evidence-page evidence-parity
@@ -103,34 +103,23 @@ evidence-bench: ## The CIFAR tables (DATA=root NETWORKS="a b c" NAME=cifar10 OUT
 evidence-auto: $(VENV)/.dev ## Ways to combine scores, on finished benchmarks (CIFAR10=folder CIFAR100=folder)
 	$(VENV)/bin/python benchmarks/auto/combine.py "cifar10=$(CIFAR10)" "cifar100=$(CIFAR100)"
 
-evidence-auto-tasks: $(VENV)/.dev ## Auto and its rivals on eleven tasks (STUDIES=folder of study.py's files)
+evidence-auto-tasks: $(VENV)/.dev ## Auto and its rivals on thirteen tasks (STUDIES=folder of study.py's files)
 	cd $(STUDIES) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/judge.py \
-		cifar10=c10_0.npz,c10_1.npz,c10_2.npz,o10.npz cifar100=c100_0.npz,c100_1.npz,c100_2.npz,o100.npz \
-		digits=digits_0.npz,digits_1.npz,digits_2.npz vit=vit_0.npz,vit_1.npz,vit_2.npz \
+		cifar10=c10_0.npz,c10_1.npz,c10_2.npz cifar100=c100_0.npz,c100_1.npz,c100_2.npz \
+		digits=digits_0.npz,digits_1.npz,digits_2.npz vit=vit_0.npz \
 		imagenet=lite0.npz,lite1.npz,lite2.npz leaves=leaves_0.npz,leaves_1.npz,leaves_2.npz \
 		signs=signs_0.npz,signs_1.npz,signs_2.npz scenes=scenes_0.npz,scenes_1.npz,scenes_2.npz \
-		--left-out birds=birds_0.npz,birds_1.npz,birds_2.npz \
-		butterflies=butterflies_0.npz,butterflies_1.npz,butterflies_2.npz cards=cards_0.npz,cards_1.npz,cards_2.npz
+		birds=birds_0.npz,birds_1.npz,birds_2.npz butterflies=butterflies_0.npz,butterflies_1.npz,butterflies_2.npz \
+		cards=cards_0.npz,cards_1.npz,cards_2.npz --left-out simpsons=simpsons_0.npz,simpsons_1.npz,simpsons_2.npz \
+		instruments=instruments_0.npz,instruments_1.npz,instruments_2.npz
 	$(VENV)/bin/python benchmarks/auto/draw.py
 
-evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (STUDIES=folder of study.py's files)
-	cd $(STUDIES) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/parts.py \
-		cifar10=r_c10_1.npz cifar100=r_c100_1.npz digits=r_digits_0.npz,r_digits_1.npz,r_digits_2.npz \
-		vit=r_vit_0.npz,r_vit_1.npz imagenet=r_lite1.npz leaves=r_leaves_0.npz \
-		--classes cifar100=100 imagenet=1000 leaves=29
-
-evidence-auto-again: $(VENV)/.dev ## Auto on packs and networks made anew (STUDIES=folder of study.py's files)
-	cd $(STUDIES) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/judge.py \
-		cifar10=c10_0.npz cifar100=c100_0.npz digits=digits_0.npz,digits_1.npz,digits_2.npz imagenet=lite0.npz \
-		leaves=leaves_0.npz,leaves_1.npz,leaves_2.npz signs=signs_0.npz,signs_1.npz,signs_2.npz \
-		scenes=scenes_0.npz,scenes_1.npz,scenes_2.npz birds=birds_0.npz,birds_1.npz,birds_2.npz \
-		--out $(CURDIR)/benchmarks/auto/result-again.json
-
-evidence-auto-orders: $(VENV)/.dev ## Other ways to order inputs in Auto's rule (STUDIES=folder of study.py's files)
-	cd $(STUDIES) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/orders.py \
-		cifar10=c10_0.npz cifar100=c100_0.npz digits=digits_0.npz,digits_1.npz imagenet=lite0.npz leaves=leaves_1.npz \
-		signs=signs_0.npz,signs_1.npz scenes=scenes_0.npz,scenes_1.npz birds=birds_1.npz \
-		--classes cifar100=100 imagenet=1000 leaves=29 signs=35 scenes=24 birds=32
+evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (COLUMNS=folder of columns.py's files)
+	cd $(COLUMNS) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/parts.py \
+		cifar10=c10_0.npz,c10_1.npz cifar100=c100_0.npz,c100_1.npz digits=digits_0.npz,digits_1.npz \
+		vit=vit_0.npz imagenet=lite0.npz,lite1.npz leaves=leaves_0.npz,leaves_2.npz signs=signs_0.npz,signs_2.npz \
+		scenes=scenes_0.npz,scenes_2.npz birds=birds_0.npz,birds_2.npz \
+		butterflies=butterflies_0.npz,butterflies_2.npz cards=cards_0.npz,cards_2.npz
 
 evidence-auto-cost: $(VENV)/.dev ## What Auto costs beside TULiP on two cores that nobody else uses (DATA=…npz CHECKPOINT=…), ten minutes; MORE="--device cuda", or MORE="--device cuda --resnet50"
 	PYTHONPATH=src OMP_NUM_THREADS=2 $(VENV)/bin/python benchmarks/auto/cost.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" $(MORE)

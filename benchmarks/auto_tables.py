@@ -16,14 +16,15 @@ TASKS = {
     "vit": "CIFAR-10, ViT",
     "imagenet": "ImageNet-1K",
     "leaves": "leaves",
-    "signs": "signs (left out first)",
-    "scenes": "scenes (left out then)",
-    "birds": "birds (left out)",
-    "butterflies": "butterflies (left out)",
-    "cards": "cards (left out)",
+    "signs": "signs",
+    "scenes": "scenes",
+    "birds": "birds",
+    "butterflies": "butterflies",
+    "cards": "cards",
+    "simpsons": "simpsons (left out)",
+    "instruments": "instruments (left out)",
 }
-# The parts were never looked at on the tasks that were left out.
-BY_HAND = ("cifar10", "cifar100", "digits", "vit", "imagenet", "leaves")
+QUIET = "auto[n_samples=0]"
 
 
 def combine() -> str:
@@ -63,13 +64,20 @@ FORMS: dict[str, Callable[[list[float]], str]] = {
 SHORT = {name: title.partition(" (")[0] for name, title in TASKS.items()}
 
 
-def method_names(tasks: dict[str, Any]) -> list[str]:
-    """Every method that was judged, `auto` last."""
-    return [name for name in tasks["leaves"]["rows"] if name not in ("ent", "auto")] + ["auto"]
+def method_names(tasks: dict[str, Any], *, everywhere: bool) -> list[str]:
+    """The methods that were judged, on every task or on some; `auto` last."""
+    rows = [set(own["rows"]) for own in tasks.values()]
+    found = set.intersection(*rows) if everywhere else set.union(*rows)
+    known = [name for own in tasks.values() for name in own["rows"]]
+    others = [name for name in dict.fromkeys(known) if name in found - {"ent", "auto", QUIET}]
+    return others + [name for name in (QUIET, "auto") if name in found]
 
 
 def method_label(name: str) -> str:
-    return {"auto": "**auto**", "tulip[recipe=balanced]": "tulip, `balanced`"}.get(name, name)
+    labels = {
+        "auto": "**auto**", QUIET: "auto, no noise", "tulip[recipe=balanced]": "tulip, `balanced`",
+    }  # fmt: skip
+    return labels.get(name, name)
 
 
 def judged(form: str) -> str:
@@ -83,9 +91,8 @@ def judged(form: str) -> str:
         some, all_ = len(own["each"][name]), len(own["networks"])
         return FORMS[form](own["rows"][name]) + ("" if some == all_ else f" ({some} of {all_})")
 
-    rows = [
-        [method_label(name), *(cell(task, name) for task in TASKS)] for name in method_names(tasks)
-    ]
+    names = method_names(tasks, everywhere=False)
+    rows = [[method_label(name), *(cell(task, name) for task in TASKS)] for name in names]
     return table(["", *SHORT.values()], rows)
 
 
@@ -100,23 +107,34 @@ def over_tasks(tasks: dict[str, Any], name: str) -> list[float]:
     return [near, far, 100 * float(np.expm1(np.log1p(each[:, 2] / 100).mean())), shifted]
 
 
-def means() -> str:
-    """Every method over all tasks; the one that finds most first."""
-    tasks = read("auto/result-judge.json")["tasks"]
-    found = {name: over_tasks(tasks, name) for name in method_names(tasks)}
-    order = sorted(found, key=lambda name: -sum(found[name][:2]))
+def with_rivals(tasks: dict[str, Any]) -> dict[str, Any]:
+    """The tasks on which the rivals were judged as well."""
+    return {task: own for task, own in tasks.items() if "knn" in own["rows"]}
+
+
+def means(which: str) -> str:
+    """Every method over many tasks; the one that finds most first.
+
+    On all tasks those that were judged on all; on some the rivals, too; and the first recipe.
+    """
+    file = "judge-1" if which == "first" else "judge"
+    tasks = read(f"auto/result-{file}.json")["tasks"]
+    if which == "rivals":
+        tasks = with_rivals(tasks)
+    names = method_names(tasks, everywhere=which == "all")
+    found = {name: over_tasks(tasks, name) for name in names}
     rows = [
         [
-            method_label(name),
+            "**auto-1**" if which == "first" and name == "auto" else method_label(name),
             signed(sum(found[name][:2]) / 2, 2),
             FORMS["auroc"](found[name]),
             f"{signed(found[name][2], 1)} %",
             FORMS["shifted"](found[name]),
         ]
-        for name in order
+        for name in sorted(found, key=lambda name: -sum(found[name][:2]))
     ]
-    head = ["eleven tasks, beside entropy", "AUROC", "near / far", "AURC", "shifted refused"]
-    return table(head, rows)
+    title = f"{len(tasks)} tasks, beside entropy"
+    return table([title, "AUROC", "near / far", "AURC", "shifted refused"], rows)
 
 
 def each_network() -> str:
@@ -133,13 +151,53 @@ def each_network() -> str:
 
 
 def parts(form: str) -> str:
-    """The rule with and without its parts, from stored scores."""
+    """The rule with and without its parts, from stored scores, on every task."""
     found = read("auto/result-parts.json")
     rows = [
-        [name, *(FORMS[form](found[task]["rows"][name]) for task in BY_HAND)]
+        [name, *(FORMS[form](own["rows"][name]) for own in found.values())]
         for name in found["cifar10"]["rows"]
     ]
-    return table(["", *(TASKS[task] for task in BY_HAND)], rows)
+    return table(["", *(SHORT[task] for task in found)], rows)
+
+
+def parts_means() -> str:
+    """The same, mean over the tasks."""
+    found = read("auto/result-parts.json")
+    rows = []
+    for name in found["cifar10"]["rows"]:
+        mean = over_tasks(found, name)
+        networks = [each for own in found.values() for each in own["each"][name]]
+        small = sum(each[2] <= 2 for each in networks)
+        cells = [FORMS[form](mean) for form in ("auroc", "aurc", "shifted")]
+        two = [FORMS["auroc"](found[task]["rows"][name]) for task in ("cifar10", "imagenet")]
+        rows.append([name, *cells, f"{small} of {len(networks)}", *two])
+    head = ["near / far", "AURC", "shifted refused", "AURC at most 2 % worse"]
+    return table(["", *head, "CIFAR-10", "ImageNet-1K"], rows)
+
+
+def before() -> str:
+    """The recipe before, and this one, on the same networks."""
+    judged = read("auto/result-judge.json")["tasks"]
+    first: dict[str, Any] = read("auto/result-before.json")["tasks"]
+    now: dict[str, Any] = {}
+    for task, own in first.items():
+        same = [judged[task]["each"]["auto"][name] for name in own["networks"]]
+        now[task] = {"rows": {"auto": np.mean(same, axis=0).tolist()}}
+    forms = ("near", "far", "aurc", "shifted")
+    rows = [
+        [
+            SHORT[task],
+            str(len(own["networks"])),
+            *(
+                " → ".join(FORMS[f](each[task]["rows"]["auto"]) for each in (first, now))
+                for f in forms
+            ),
+        ]
+        for task, own in first.items()
+    ]
+    mean = [over_tasks(each, "auto") for each in (first, now)]
+    rows.append(["**mean**", "", *(" → ".join(FORMS[f](each) for each in mean) for f in forms)])
+    return table(["", "networks", "near", "far", "AURC", "shifted refused"], rows)
 
 
 def tasks() -> str:
@@ -174,55 +232,14 @@ def kinds() -> str:
     return table(["", *(TASKS[task] for task in found)], rows)
 
 
-def again() -> str:
-    """`Auto` on packs and networks made anew, beside what was judged first."""
-    first, now = (read(f"auto/result-{name}.json")["tasks"] for name in ("judge", "again"))
-    rows = []
-    for task, own in now.items():
-        then = first[task]["rows"]["auto"]
-        rows.append(
-            [
-                SHORT[task],
-                f"{len(first[task]['networks'])}, {len(own['networks'])}",
-                *(
-                    f"{FORMS[form](then)} → {FORMS[form](own['rows']['auto'])}"
-                    for form in ("near", "far", "aurc", "shifted")
-                ),
-            ]
-        )
-    either = [over_tasks({t: found[t] for t in now}, "auto") for found in (first, now)]
-    mean = [" → ".join(FORMS[f](v) for v in either) for f in ("near", "far", "aurc", "shifted")]
-    rows.append(["**mean**", "", *mean])
-    return table(["", "networks", "near", "far", "AURC", "shifted refused"], rows)
-
-
-def orders() -> str:
-    """The rule over other orders, mean over tasks, from stored scores."""
-    found = read("auto/result-orders.json")
-    rows = []
-    for name in found["cifar10"]:
-        own = {t: {"rows": {name: np.mean(list(v[name].values()), 0)}} for t, v in found.items()}
-        mean = over_tasks(own, name)
-        networks = [each for task in found.values() for each in task[name].values()]
-        rows.append(
-            [
-                name,
-                *(FORMS[form](mean) for form in ("auroc", "aurc", "shifted")),
-                f"{sum(each[2] <= 2 for each in networks)} of {len(networks)}",
-            ]
-        )
-    head = ["near / far", "AURC", "shifted refused", "AURC at most 2 % worse"]
-    return table(["what orders the inputs", *head], rows)
-
-
 AUTO_TABLES: dict[str, Callable[[], str]] = {
     "combine": combine,
-    "auto-means": means,
+    **{f"auto-means-{which}": partial(means, which) for which in ("all", "rivals", "first")},
     **{f"auto-judged-{form}": partial(judged, form) for form in FORMS},
     "auto-networks": each_network,
+    "auto-parts": parts_means,
     **{f"auto-parts-{form}": partial(parts, form) for form in FORMS},
+    "auto-before": before,
     "auto-tasks": tasks,
     "auto-kinds": kinds,
-    "auto-again": again,
-    "auto-orders": orders,
 }

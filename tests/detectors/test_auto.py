@@ -14,7 +14,7 @@ from tulip_ood.detectors.envelope_fit import fit_envelope
 from tulip_ood.detectors.evidence import Trial, weight_of
 from tulip_ood.detectors.pseudo import shifted_rows
 from tulip_ood.detectors.ratio import Ratio
-from tulip_ood.errors import InputError
+from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.shifts.mild import MILD
 
@@ -423,6 +423,17 @@ def test_weights_are_kept_in_a_file(
     assert again._weights == fitted._weights
     assert torch.equal(again.score(x), fitted.score(x))
     assert any("auto-2" in line for line in again.report().lines)
+
+
+@pytest.mark.parametrize("recipe", ["auto-1", None])
+def test_another_recipe_is_not_taken_for_this_one(fitted: Auto, recipe: str | None) -> None:
+    """The first did not stand in its files."""
+    config, tensors = fitted.configuration()
+    assert config.pop("recipe") == "auto-2"
+    if recipe is not None:
+        config["recipe"] = recipe
+    with pytest.raises(FileFormatError, match=r"recipe auto-1, .* has auto-2, .* fit it again"):
+        Auto.from_configuration(network(), config, tensors)
 
 
 def test_neighbours_do_not_learn_from_what_they_are_judged_on(

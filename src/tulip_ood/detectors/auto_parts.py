@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.tulip import Tulip
-from tulip_ood.errors import InputError
+from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.network.network import Network
 from tulip_ood.network.scope import Scope
 
@@ -137,6 +137,8 @@ class PartedSum(Sum):
         True
     """
 
+    recipe: ClassVar[str]  # a rule's name; another rule gets another
+
     def __init__(self, model: nn.Module | Network, **common: Any) -> None:
         super().__init__(model, **common)
         self._left_out: dict[str, Detector] = {}  # what the last fit had no use for
@@ -182,14 +184,19 @@ class PartedSum(Sum):
         config, tensors = Sum.configuration(self._whole)
         # In the user's words: what a file keeps for refitting a changed network alike.
         given = {name: self._order._as_given[name] for name in ("n_samples", "scope")}
-        return {**config, "as_given": given}, tensors
+        return {**config, "as_given": given, "recipe": self.recipe}, tensors
 
     @classmethod
     def from_configuration(
         cls, model: nn.Module, config: dict[str, Any], tensors: dict[str, Tensor], **more: Any
     ) -> Self:
         """The detector that `configuration` described, not fitted yet."""
-        known = {name: value for name, value in config.items() if name != "as_given"}
+        if (recipe := config.get("recipe", "auto-1")) != cls.recipe:
+            raise FileFormatError(
+                f"this detector was fitted with the recipe {recipe}, and this version of tulip-ood "
+                f"has {cls.recipe}, which scores otherwise: fit it again"
+            )
+        known = {name: config[name] for name in config if name not in ("as_given", "recipe")}
         return super().from_configuration(model, known, tensors, **more)
 
     def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
