@@ -36,6 +36,7 @@ class Rule:
     mirror: bool = True
     evidence: Mapping[str, float] = field(default_factory=lambda: EVIDENCE)
     in_order: float = 0.5  # of neighbours
+    neighbours_from: float | None = None  # a bar for them, whatever mild changes show
     explained: Mapping[str, float] = field(default_factory=lambda: EXPLAINED)  # none: bars of 1
     all_weights_1: bool = False
     first: bool = False  # auto-1: shaped features, heard together with neighbours
@@ -61,6 +62,9 @@ RULES: dict[str, Rule] = {
     "10 noisy passes": Rule(order="J 1.5, M 10", ratio="ratio, M 10"),
     "no noise at all": Rule(order=ENTROPY).without("ratio"),
     "neighbours not in the order": Rule(in_order=0.0),
+    "neighbours from their median on": Rule(
+        in_order=0.0, neighbours_from=0.0, evidence={**EVIDENCE, "knn": 1.5}
+    ),
     "all weights 1": Rule(all_weights_1=True),
     "bars of 1": Rule(explained={}),
     "the rule before, `auto-1`": Rule(order="J*, M 10", ratio="ratio, M 10", first=True),
@@ -109,6 +113,8 @@ class Network:
         return weight_of(self.found(said), self.found(self.columns[ENTROPY]), limits)
 
     def bar(self, name: str, z: Mapping[str, Any], rule: Rule) -> float:
+        if name == "knn" and rule.neighbours_from is not None:
+            return rule.neighbours_from
         if name not in rule.explained:
             return CLEARLY
         said = np.concatenate([z[copy][self.studied.right[copy]] for copy in self.mild])

@@ -2,12 +2,12 @@
 
     python benchmarks/auto/study.py cifar10 --data FOLDER --network FILE --out scores.npz
 
-Two kinds of columns. `method NAME`: a detector of the library, fitted on all validation images,
-which `judge.py` reads. With `--candidates`, `SHAPING/SCORE/λ/J/ε`: TULiP's score by hand at fixed
-constants (λ in balanced ones), Θ_XX learned from one half of the validation images; also
-neighbours, and the ratio log((Θ + Θ_XX)/D). These are there for the other half and for each kind of
-pseudo-OOD made from it as well, so that `kinds.py` can see which kind predicts real OOD. What
-`Auto` is put together from is stored by `columns.py`. Needs a GPU (half a minute a network).
+`methods`: detectors of the library, fitted on all validation images, which `judge.py` reads; of
+`auto` also what each of its parts says (`opinions`). With `--candidates`, columns named
+`SHAPING/SCORE/λ/J/ε`: TULiP's score by hand at fixed constants (λ in balanced ones), Θ_XX learned
+from one half of the validation images; also neighbours, and the ratio log((Θ + Θ_XX)/D). These are
+there for the other half and for each kind of pseudo-OOD made from it as well, so that `kinds.py`
+can see which kind predicts real OOD. Needs a GPU (half a minute a network).
 """
 
 import argparse
@@ -28,11 +28,13 @@ from tasks import Task, digits, openood, packed
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
+from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.pseudo import make_kinds
 from tulip_ood.detectors.registry import make
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import TulipError
 from tulip_ood.network.inputs import Inputs
+from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, run_passes
 from tulip_ood.numerics import shaping
@@ -197,6 +199,27 @@ def by_hand(
                             yield column, name, function(moved)
 
 
+def opinions(detector: Auto, sources: dict[str, Tensor]) -> dict[str, Any]:
+    """What every part says on the scale of held-out data, and how it counts: from these any rule
+    with the same parts can be put together."""
+    state, needs = detector._ready(), detector._needs_to_score()
+
+    def each(passes: Passes) -> tuple[Tensor, ...]:
+        said = detector._said(state, passes)
+        return (said["tulip"], *said.values())  # the first is marked where nothing can be scored
+
+    made = [
+        torch.stack(detector.engine.over(x, needs, each)[1:]).float().numpy()
+        for x in sources.values()
+    ]
+    return {
+        "parts": detector._heard,
+        "weights": detector._weights,
+        "bars": detector._bars,
+        "said": np.concatenate(made, axis=1),
+    }
+
+
 def fitted(
     task: Task, batch: int, methods: Sequence[str]
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -218,6 +241,8 @@ def fitted(
             detector.fit([task.val], progress=count, **settings)
             took = time.perf_counter() - began
             found[method] = {n: detector.score(x).cpu() for n, x in sources.items()}
+            if method == "auto":
+                about["opinions"] = opinions(detector, sources)
         except TulipError as error:
             about[method] = {"error": str(error)}
             continue
@@ -261,6 +286,9 @@ def study(
     if table:
         arrays["table"] = torch.stack(table).to(torch.float16).cpu().numpy()
     fitted_sources = ["test", "shifted", *task.sets]
+    about, counts = {k: v for k, v in about.items() if k != "opinions"}, about.get("opinions")
+    if counts is not None:
+        arrays["opinions"] = counts.pop("said")
     arrays["methods"] = np.stack(
         [np.concatenate([found[m][n].numpy() for n in fitted_sources]) for m in found]
     )
@@ -282,6 +310,7 @@ def study(
     header = {
         "task": task.name, "columns": list(columns), "sources": order, "sizes": sizes,
         "methods": list(found), "method sources": fitted_sources, "about": about,
+        "opinions": counts,
         "near": list(task.near), "far": [name for name in task.sets if name not in task.near],
         "accuracy": float((answers["test"] == task.test[1]).float().mean()),
     }  # fmt: skip

@@ -310,11 +310,14 @@ def test_without_noise_is_kept_in_a_file(quiet: Auto, tmp_path: Path) -> None:
     [
         ({"settings": {"tulip": {"j": 2.0}}}, "so that J is 0: tulip takes no j=2"),
         ({"task": "regression"}, "n_samples must be above 0"),
+        ({"n_samples": -1}, "a whole number of at least 0, or 'auto'; got -1"),
+        ({"n_samples": 0.0}, "a whole number of at least 0, or 'auto'; got 0.0"),
+        ({"n_samples": False}, "a whole number of at least 0, or 'auto'; got False"),
     ],
 )
 def test_what_needs_noise(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Auto(network(), n_samples=0, **settings)
+        Auto(network(), **{"n_samples": 0, **settings})
 
 
 @pytest.mark.parametrize("name", ["auto&knn", "ent&auto"])

@@ -299,7 +299,9 @@ def test_too_few_kinds_leave_all_parameters(setting: Setting, monkeypatch: Any) 
 
 @pytest.mark.parametrize("bad", [0, -1, "many", 2.5])
 def test_only_whole_numbers_and_auto(vectors: Any, bad: Any) -> None:
-    with pytest.raises(InputError, match="n_samples must be at least 1, or 'auto'"):
+    with pytest.raises(
+        InputError, match="a whole number of at least 1, or 'auto'"
+    ):
         tulip_ood.Tulip(vectors.model, n_samples=bad)
 
 

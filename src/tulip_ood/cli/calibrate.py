@@ -57,7 +57,9 @@ def calibrate(
         list[str] | None,
         typer.Option("--tune", metavar="SRC", help="Real OOD inputs to search against."),
     ] = None,
-    samples: Annotated[str | None, typer.Option(metavar="M", help="Noisy passes, or auto.")] = None,
+    samples: Annotated[
+        str | None, typer.Option(metavar="M", help="Noisy passes, or auto; for auto also 0.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε, the size of the noise.")] = None,
     drift: Annotated[
         str | None, typer.Option(help="pass (default), or norm: D := ‖f(z)‖, one pass less.")

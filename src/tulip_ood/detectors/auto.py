@@ -52,7 +52,7 @@ from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import Scope
-from tulip_ood.numerics.given import number
+from tulip_ood.numerics.given import number, samples
 from tulip_ood.numerics.quantiles import quantiles
 from tulip_ood.numerics.tasks import Classification, Regression
 
@@ -123,6 +123,7 @@ class Auto(PartedSum):
         strength = number("strength", strength)
         if not 0 <= strength < float("inf"):
             raise InputError(f"strength must be finite and not negative, got {strength:g}")
+        n_samples = samples(n_samples, least=0)
         chosen = chosen_parts(parts, n_samples)
         given = part_settings(settings, n_samples, scope)
         task = model.task.name if isinstance(model, Network) else common.get("task")

@@ -1,7 +1,6 @@
 """TULiP (Zhang, Wu, Wada, Kanamori, 2025): Alg. 1 on any network."""
 
 from collections.abc import Callable, Iterable, Mapping
-from operator import index
 from typing import Any, ClassVar, Self
 
 import torch
@@ -30,7 +29,7 @@ from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import LayerScale, Scope, parameter_scales, parameters_in_scope
 from tulip_ood.numerics import envelope
 from tulip_ood.numerics.default_device import on_the_cpu
-from tulip_ood.numerics.given import number, truth
+from tulip_ood.numerics.given import number, samples, truth
 from tulip_ood.numerics.tasks import Classification
 
 __all__ = ["Tulip"]
@@ -133,7 +132,7 @@ class Tulip(TulipFitting):
             fit_memory=fit_memory,
         )
         self.score_name = self.task.check_score(score)
-        self.n_samples = _checked_samples(n_samples)
+        self.n_samples = samples(n_samples)
         self.epsilon, self.lam, self.j = (
             None if value is None else number(name, value)
             for name, value in (("epsilon", epsilon), ("lam", lam), ("j", j))
@@ -335,18 +334,6 @@ class Tulip(TulipFitting):
         """Take what `fitted_state` gave."""
         super().restore_state(values, tensors)
         self._setting = self._state.setting
-
-
-def _checked_samples(given: int | str) -> int | str:
-    if given == AUTO:
-        return AUTO
-    try:
-        number = index(given)  # type: ignore[arg-type]  # whole numbers of any kind
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise InputError(f"n_samples must be at least 1, or 'auto'; got {given!r}")
-    return number
 
 
 def _is_tensor(value: object) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tulip_ood.errors import InputError
 
-__all__ = ["number", "truth", "whole"]
+__all__ = ["number", "samples", "truth", "whole"]
 
 
 def number(name: str, value: Any) -> float:
@@ -46,6 +46,31 @@ def truth(name: str, value: Any) -> bool:
     if kind not in ("bool", "bool_"):
         raise InputError(f"{name} must be True or False, got {value!r}")
     return bool(value)
+
+
+def samples(value: Any, *, least: int = 1) -> int | str:
+    """A number of noisy passes, or "auto".
+
+    Example:
+        >>> samples(0, least=0), samples("auto")
+        (0, 'auto')
+        >>> samples(0)
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: n_samples must be a whole number of at least 1, or 'auto'; \
+got 0
+    """
+    if isinstance(value, str) and value == "auto":
+        return value
+    try:
+        found = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = least - 1
+    if found < least:
+        raise InputError(
+            f"n_samples must be a whole number of at least {least}, or 'auto'; got {value!r}"
+        )
+    return found
 
 
 def whole(name: str, value: Any, *, least: int = 1) -> int:
