@@ -124,7 +124,7 @@ evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (COLUMNS=fold
 evidence-auto-cost: $(VENV)/.dev ## What Auto costs beside TULiP on two cores that nobody else uses (DATA=…npz CHECKPOINT=…), ten minutes; MORE="--device cuda", or MORE="--device cuda --resnet50"
 	PYTHONPATH=src OMP_NUM_THREADS=2 $(VENV)/bin/python benchmarks/auto/cost.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" $(MORE)
 
-evidence-auto-promise: $(VENV)/.dev ## How many fresh digits Auto and TULiP refuse, beside what was promised (three minutes)
+evidence-auto-promise: $(VENV)/.dev ## How many fresh digits Auto and TULiP refuse, beside what was promised (a few minutes)
 	$(VENV)/bin/python benchmarks/auto/promise.py
 
 evidence-imagenet: $(VENV)/.dev ## The runner on 50,000 images as large as ImageNet's (4 GB in /tmp meanwhile)

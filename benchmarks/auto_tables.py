@@ -25,6 +25,7 @@ TASKS = {
     "instruments": "instruments (left out)",
 }
 QUIET = "auto[n_samples=0]"
+MEANS = ("all", "rivals", "both", "first")
 
 
 def combine() -> str:
@@ -112,13 +113,37 @@ def with_rivals(tasks: dict[str, Any]) -> dict[str, Any]:
     return {task: own for task, own in tasks.items() if "knn" in own["rows"]}
 
 
+def on_same_networks() -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was judged with the recipe before, and this recipe on the same networks."""
+    judged = read("auto/result-judge.json")["tasks"]
+    first: dict[str, Any] = read("auto/result-before.json")["tasks"]
+    now: dict[str, Any] = {}
+    for task, own in first.items():
+        same = [judged[task]["each"]["auto"][name] for name in own["networks"]]
+        now[task] = {"rows": {"auto": np.mean(same, axis=0).tolist()}}
+    return first, now
+
+
+def both_recipes() -> dict[str, Any]:
+    """Both recipes beside the rivals, where these were judged with the recipe before."""
+    first, now = on_same_networks()
+    return {
+        task: {"rows": {**own["rows"], "auto-1": own["rows"]["auto"], **now[task]["rows"]}}
+        for task, own in with_rivals(first).items()
+    }
+
+
 def means(which: str) -> str:
     """Every method over many tasks; the one that finds most first.
 
-    On all tasks those that were judged on all; on some the rivals, too; and the first recipe.
+    On all tasks those that were judged on all; on some the rivals, too; the first recipe; and both
+    recipes on the same networks.
     """
-    file = "judge-1" if which == "first" else "judge"
-    tasks = read(f"auto/result-{file}.json")["tasks"]
+    if which == "both":
+        tasks = both_recipes()
+    else:
+        file = "judge-1" if which == "first" else "judge"
+        tasks = read(f"auto/result-{file}.json")["tasks"]
     if which == "rivals":
         tasks = with_rivals(tasks)
     names = method_names(tasks, everywhere=which == "all")
@@ -177,12 +202,7 @@ def parts_means() -> str:
 
 def before() -> str:
     """The recipe before, and this one, on the same networks."""
-    judged = read("auto/result-judge.json")["tasks"]
-    first: dict[str, Any] = read("auto/result-before.json")["tasks"]
-    now: dict[str, Any] = {}
-    for task, own in first.items():
-        same = [judged[task]["each"]["auto"][name] for name in own["networks"]]
-        now[task] = {"rows": {"auto": np.mean(same, axis=0).tolist()}}
+    first, now = on_same_networks()
     forms = ("near", "far", "aurc", "shifted")
     rows = [
         [
@@ -234,7 +254,7 @@ def kinds() -> str:
 
 AUTO_TABLES: dict[str, Callable[[], str]] = {
     "combine": combine,
-    **{f"auto-means-{which}": partial(means, which) for which in ("all", "rivals", "first")},
+    **{f"auto-means-{which}": partial(means, which) for which in MEANS},
     **{f"auto-judged-{form}": partial(judged, form) for form in FORMS},
     "auto-networks": each_network,
     "auto-parts": parts_means,

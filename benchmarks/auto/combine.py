@@ -9,8 +9,8 @@ in per cent, and in points the share of correctly classified shifted images that
 95 % of the test images are accepted.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -74,8 +74,11 @@ def judge(
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("benchmarks", nargs="+", help="cifar10=FOLDER, cifar100=FOLDER")
+    given = parser.parse_args()
     result = {}
-    for argument in sys.argv[1:]:
+    for argument in given.benchmarks:
         id_set, folder = argument.split("=", 1)
         bench = load_benchmark(folder)
         near = [s.name for s in bench.sets.values() if s.group == "near"]

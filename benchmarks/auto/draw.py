@@ -5,6 +5,7 @@
 From result-judge.json: every method's mean over the tasks on which all were judged.
 """
 
+import argparse
 import json
 import shutil
 import sys
@@ -32,6 +33,7 @@ PLACES = {
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     tasks = with_rivals(json.loads((HERE / "result-judge.json").read_text())["tasks"])
     rows = []
     with canvas(8.4, 5.2) as figure:

@@ -5,7 +5,7 @@
 `Auto` looks at all validation images when it weighs its opinions, also at those that the threshold
 comes from, which conformal prediction does not foresee. Does it show? The digits of scikit-learn: a
 small network is trained on 300 of them; the others are divided at random again and again, 450 to
-fit on and the rest to be asked about. Writes result-promise.json. Ten minutes on two cores.
+fit on and the rest to be asked about. Writes result-promise.json. A few minutes on two cores.
 """
 
 import argparse

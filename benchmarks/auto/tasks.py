@@ -101,7 +101,7 @@ def packed(
 
 
 def digits(model: nn.Module, folder: Path, limit: int) -> Task:
-    """MNIST's test images: 7,000 to train on, 1,000 to calibrate, 2,000 to test; one channel."""
+    """MNIST's test images: 7,000 to train on, 1,000 to calibrate, others to test; one channel."""
     root = folder / "root"
     with np.load(folder / "digits.npz") as found:
         images, labels = grey(found["x"]), torch.from_numpy(found["y"].astype(np.int64))

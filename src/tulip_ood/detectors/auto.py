@@ -58,7 +58,7 @@ from tulip_ood.numerics.tasks import Classification, Regression
 
 __all__ = ["Auto"]
 
-# J* asks for 2 and 3 on networks that are too sure of themselves, where it orders errors worse.
+# J* is 2 to 3.5 on some networks, and orders errors worse in the mean (docs/research.md).
 ORDER_J = 1.5
 # So much worse than entropy at finding pseudo-OOD is not listened to. Neighbours move the order of
 # all inputs: they have to find it nearly as well, or errors are ordered worse.
