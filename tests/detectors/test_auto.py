@@ -429,9 +429,9 @@ def test_weights_are_kept_in_a_file(
 def test_another_recipe_is_not_taken_for_this_one(fitted: Auto, recipe: str | None) -> None:
     """The first did not stand in its files."""
     config, tensors = fitted.configuration()
-    assert config.pop("recipe") == "auto-2"
+    assert config.pop("rule") == "auto-2"
     if recipe is not None:
-        config["recipe"] = recipe
+        config["rule"] = recipe
     with pytest.raises(FileFormatError, match=r"recipe auto-1, .* has auto-2, .* fit it again"):
         Auto.from_configuration(network(), config, tensors)
 

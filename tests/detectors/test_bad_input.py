@@ -267,7 +267,7 @@ def test_before_fitting(vectors: Any) -> None:
     ("arguments", "message"),
     [
         ({"score": "entropy"}, "choose from ent, msp, gen, mls, ebo, bound"),
-        ({"n_samples": 0}, "n_samples must be at least 1"),
+        ({"n_samples": 0}, "n_samples must be a whole number of at least 1"),
         ({"epsilon": 0.0}, "epsilon must be positive"),
         ({"epsilon": NAN}, "epsilon must be positive"),
         ({"delta": -1.0}, "delta must be positive"),

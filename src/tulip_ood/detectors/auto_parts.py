@@ -184,19 +184,19 @@ class PartedSum(Sum):
         config, tensors = Sum.configuration(self._whole)
         # In the user's words: what a file keeps for refitting a changed network alike.
         given = {name: self._order._as_given[name] for name in ("n_samples", "scope")}
-        return {**config, "as_given": given, "recipe": self.recipe}, tensors
+        return {**config, "as_given": given, "rule": self.recipe}, tensors
 
     @classmethod
     def from_configuration(
         cls, model: nn.Module, config: dict[str, Any], tensors: dict[str, Tensor], **more: Any
     ) -> Self:
         """The detector that `configuration` described, not fitted yet."""
-        if (recipe := config.get("recipe", "auto-1")) != cls.recipe:
+        if (recipe := config.get("rule", "auto-1")) != cls.recipe:
             raise FileFormatError(
                 f"this detector was fitted with the recipe {recipe}, and this version of tulip-ood "
                 f"has {cls.recipe}, which scores otherwise: fit it again"
             )
-        known = {name: config[name] for name in config if name not in ("as_given", "recipe")}
+        known = {name: config[name] for name in config if name not in ("as_given", "rule")}
         return super().from_configuration(model, known, tensors, **more)
 
     def fitted_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
