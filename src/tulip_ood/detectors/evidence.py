@@ -88,6 +88,7 @@ class Trial:
     ) -> None:
         self._engine, self._scores, self._seed = engine, scores, seed
         half = len(rows) // 2
+        # A dozen changed copies of every input would cost more than all the rest of a fit.
         self._budget = replace(Budget(), kind_inputs=min(Budget().kind_inputs, (half + 1) // 2))
         samples = min(self._budget.samples, needs.settings.n_samples)
         self._needs = replace(needs, settings=needs.settings.with_(n_samples=samples))
