@@ -8,7 +8,6 @@ as they are, not yet centred and scaled: image and mirror image apart, TULiP wit
 what earlier rules used. `parts.py` reads them. Needs a GPU (half a minute a network).
 """
 
-import argparse
 import json
 import time
 import warnings
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from study import SCORES, Features, features, nearest, task_of
+from study import SCORES, Features, asking, features, nearest, task_of
 from tasks import Task
 from torch import Tensor
 
@@ -146,15 +145,7 @@ def columns(task: Task, batch: int) -> tuple[dict[str, dict[str, Tensor]], dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--network", required=True)
-    parser.add_argument("--limit", type=int, default=1000)
-    parser.add_argument("--batch", type=int, default=500)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
+    given = asking(__doc__).parse_args()
     warnings.simplefilter("ignore")
     began = time.perf_counter()
     task = task_of(given.task, given.data, given.network, given.limit)

@@ -7,15 +7,12 @@ kind Spearman's ρ between the AUROC against it and the real AUROC, near and far
 scores, mean over a task's networks.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
-from studied import Studied
+from studied import Studied, of_tasks
 
 from tulip_ood.numerics.metrics import auroc
 from tulip_ood.shifts.kinds import kinds_for
@@ -30,9 +27,9 @@ def by_kind(one: Studied, column: str) -> dict[str, float]:
     return {n.removeprefix("kind "): auroc(scores["held out"], scores[n]) for n in names}
 
 
-def predicts(networks: Sequence[Studied]) -> dict[str, list[float]]:
+def predicts(files: Sequence[str]) -> dict[str, list[float]]:
     found: dict[str, list[list[float]]] = {}
-    for one in networks:
+    for one in map(Studied.of, files):
         names = [c for c in one.header["columns"] if c != "norm"]
         kinds = [by_kind(one, c) for c in names]
         real = [one.judge(one.raw(c))[:2] for c in names]
@@ -50,16 +47,7 @@ def predicts(networks: Sequence[Studied]) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tasks", nargs="+", help="NAME=FILE,FILE,…")
-    given = parser.parse_args()
-    result: dict[str, Any] = {}
-    for each in given.tasks:
-        task, files = each.split("=")
-        result[task] = predicts([Studied.of(file) for file in files.split(",")])
-        print(task, flush=True)
-    out = Path(__file__).with_name("result-kinds.json")
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    of_tasks(__doc__, Path(__file__).with_name("result-kinds.json"), predicts)
 
 
 if __name__ == "__main__":

@@ -6,22 +6,19 @@ Reads what `columns.py` has stored. Writes result-parts.json: for every task the
 plain entropy as in judge.py, mean over its networks, and what was weighed how.
 """
 
-import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from studied import Scores, Studied
+from studied import Scores, Studied, of_tasks
 
 from tulip_ood.detectors.auto import CLEARLY, DOUBLY, EXPLAINED, MAY_LOSE, NOTHING_BELOW
 from tulip_ood.detectors.evidence import weight_of
 from tulip_ood.detectors.pseudo import KEEPS_LABEL, share_kept
 from tulip_ood.numerics.metrics import auroc
 
-HERE = Path(__file__).parent
 ENTROPY, MIRROR = "entropy", "mirror"
 EVIDENCE = {"react": DOUBLY, "knn": 1.0, "ratio": 1.0, "depth": DOUBLY}
 NOT_JUDGED = "depth"  # inner stages find all pseudo-OOD
@@ -154,7 +151,8 @@ class Network:
         return self.studied.beside(self.columns[ENTROPY], scores)
 
 
-def of_task(networks: list[Network]) -> dict[str, Any]:
+def with_and_without(files: list[str]) -> dict[str, Any]:
+    networks = [Network(file) for file in files]
     rows: dict[str, list[list[float]]] = {}
     weighed: dict[str, Any] = {}
     for one in networks:
@@ -176,15 +174,7 @@ def of_task(networks: list[Network]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tasks", nargs="+", help="NAME=FILE,FILE,…")
-    given = parser.parse_args()
-    result: dict[str, Any] = {}
-    for each in given.tasks:
-        task, files = each.split("=")
-        result[task] = of_task([Network(file) for file in files.split(",")])
-        print(task, result[task]["rows"]["**the rule**"], flush=True)
-    (HERE / "result-parts.json").write_text(json.dumps(result, indent=1) + "\n")
+    of_tasks(__doc__, Path(__file__).with_name("result-parts.json"), with_and_without)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What `study.py` or `columns.py` has stored of one network, and how a score on it is judged."""
 
+import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,24 @@ class Studied:
         base, found = self.judge(plain), self.judge(scores)
         errors = 100 * (found[2] / base[2] - 1)
         return [found[0] - base[0], found[1] - base[1], errors, found[3] - base[3]]
+
+
+def of_tasks(description: str | None, out: Path, judged: Callable[[list[str]], Any]) -> None:
+    """What comes of the files of every task that is asked for on the command line, as one file.
+
+    Args:
+        description: For `--help`.
+        out: The file to write.
+        judged: From a task's files to what is written of it.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("tasks", nargs="+", help="NAME=FILE,FILE,…")
+    result: dict[str, Any] = {}
+    for each in parser.parse_args().tasks:
+        task, files = each.split("=")
+        result[task] = judged(files.split(","))
+        print(task, flush=True)
+    out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def _cut(

@@ -317,17 +317,23 @@ def study(
     return arrays, header
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def asking(description: str | None) -> argparse.ArgumentParser:
+    """For a task, a network, and where to write."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("task")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--network", required=True)
     parser.add_argument("--limit", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser
+
+
+def main() -> None:
+    parser = asking(__doc__)
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--candidates", action="store_true", help="scores by hand as well")
-    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     began = time.perf_counter()
