@@ -8,8 +8,7 @@ shubhankarm01/Weather-image-classification (weather).
 
 from pathlib import Path
 
-import numpy as np
-from packing import Repository, alike_within, asked, divide, pack, pack_some, square, take
+from packing import Repository, asked, pack, pack_classes, pack_some, take
 from PIL import Image
 
 SIZE, MOST = 64, 1000
@@ -34,17 +33,10 @@ def own(mirrors: Path, out: Path) -> None:
     source = Repository.of(mirrors, "hiroonwijekoon/pytorch-cnn-playing-cards-classifier")
     pictures = source.pictures("dataset")
     cards = sorted({picture.folder for picture in pictures})
-    strange = cards[LEFT_OUT - 1 :: LEFT_OUT]
-    known = [card for card in cards if card not in strange]
-    print(f"{len(known)} cards; left out: {', '.join(strange)}")
-
-    kept, images = source.images([p for p in pictures if p.folder in known], square(SIZE))
-    labels = np.array([known.index(picture.folder) for picture in kept])
-    parts = divide(alike_within(images, labels, OUTLINE), SHARES, "cards")
-    pack(out / "cards.npz", images, labels.tolist(), parts.tolist())
-
-    others = take([p for p in pictures if p.folder in strange], MOST, "other-cards")
-    pack(out / "other-cards.npz", source.images(others, square(SIZE))[1])
+    pack_classes(
+        out, "cards", source, pictures, cards, LEFT_OUT,
+        size=SIZE, most=MOST, outline=OUTLINE, shares=SHARES,
+    )  # fmt: skip
 
 
 def main() -> None:

@@ -7,18 +7,7 @@ spothq/cryptocurrency-icons (logos), yeyimilk/LLM-Vision-Marine-Animals (sea mam
 
 from pathlib import Path
 
-import numpy as np
-from packing import (
-    Repository,
-    alike_within,
-    asked,
-    distinct,
-    divide,
-    pack,
-    pack_some,
-    square,
-    take,
-)
+from packing import Repository, asked, distinct, pack, pack_classes, pack_some, square, take
 
 SIZE, MOST = 64, 1000
 LEFT_OUT = 7  # every seventh instrument, by name, stays out
@@ -37,19 +26,10 @@ def own(mirrors: Path, out: Path) -> None:
     source = Repository.of(mirrors, "aizadaaskar/dl-homework")
     pictures = distinct(source.pictures())
     instruments = sorted({picture.folder for picture in pictures}, key=str.lower)
-    strange = instruments[LEFT_OUT - 1 :: LEFT_OUT]
-    known = [name for name in instruments if name not in strange]
-    print(f"{len(known)} instruments; left out: {', '.join(strange)}")
-
-    kept, images = source.images([p for p in pictures if p.folder in known], square(SIZE))
-    labels = np.array([known.index(picture.folder) for picture in kept])
-    groups = alike_within(images, labels, OUTLINE)
-    print(f"{len(images)} pictures in {len(np.unique(groups))} groups")
-    parts = divide(groups, SHARES, "instruments")
-    pack(out / "instruments.npz", images, labels.tolist(), parts.tolist())
-
-    others = take([p for p in pictures if p.folder in strange], MOST, "other-instruments")
-    pack(out / "other-instruments.npz", source.images(others, square(SIZE))[1])
+    pack_classes(
+        out, "instruments", source, pictures, instruments, LEFT_OUT,
+        size=SIZE, most=MOST, outline=OUTLINE, shares=SHARES,
+    )  # fmt: skip
 
 
 def main() -> None:

@@ -184,6 +184,35 @@ def alike_within(
     return groups
 
 
+def pack_classes(
+    out: Path,
+    name: str,
+    source: Repository,
+    pictures: Sequence[Picture],
+    classes: Sequence[str],
+    every: int,
+    *,
+    size: int,
+    most: int,
+    outline: int,
+    shares: tuple[float, float],
+) -> None:
+    """NAME.npz, and other-NAME.npz of the classes that are left out: each fifth, if `every` is 5.
+
+    Pictures of a class that look alike (`outline`, see `alike`) go to one part.
+    """
+    strange = classes[every - 1 :: every]
+    known = [one for one in classes if one not in strange]
+    print(f"{len(known)} {name}; left out: {', '.join(strange)}")
+    kept, images = source.images([p for p in pictures if p.folder in known], square(size))
+    labels = np.array([known.index(picture.folder) for picture in kept])
+    groups = alike_within(images, labels, outline)
+    print(f"{len(images)} pictures in {len(np.unique(groups))} groups")
+    pack(out / f"{name}.npz", images, labels.tolist(), divide(groups, shares, name).tolist())
+    others = take([p for p in pictures if p.folder in strange], most, f"other-{name}")
+    pack(out / f"other-{name}.npz", source.images(others, square(size))[1])
+
+
 def divide(groups: NDArray[np.int64], begin: tuple[float, float], name: str) -> NDArray[np.int64]:
     """A part for every picture, whole groups to each; `begin`: where parts 1 and 2 begin."""
     names, at, sizes = np.unique(groups, return_inverse=True, return_counts=True)

@@ -68,7 +68,6 @@ CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median, 
 EXPLAINED = {CLIPPED: 0.9, NEIGHBOURS: 0.9, RATIO: 0.9, DEPTH: 0.98}
 DOUBLY = 2.0  # what mild changes do not explain in E and I counts double: few ID inputs get there
 SAMPLES = 6  # docs/research.md: 4, 6 and 10 find as much
-LOOKED_AT = 128  # validation inputs, to see whether features can be clipped
 MAY_LOSE = 0.03  # of the accuracy on validation images, where they are mirrored
 MIRRORED = Mirrored()
 # What reasons are told from, beside what TULiP knows; by the names that a reason shows.
@@ -154,9 +153,12 @@ class Auto(PartedSum):
         """Give every part its constants, then see what each is worth."""
         if tune is not None:
             self._find("tune-unused", "tune=… was not used: auto chooses nothing on OOD data")
-        if self.network.known_probe.head is None:
+        probe = self.network.known_probe
+        if probe.head is None:
             for name in (CLIPPED, NEIGHBOURS):
                 self._leave_out(name, "penultimate features are not to be found (see head=…)")
+        elif not probe.head_is_logits:  # clipped features would have to go through what lies behind
+            self._leave_out(CLIPPED, "the last linear layer's output are not the logits")
         recipe, order = recipe_named("balanced"), self._order
         setting = recipe.setting
         if isinstance(self.task, Regression):
@@ -171,7 +173,6 @@ class Auto(PartedSum):
             if isinstance(part, Ratio):  # the passes are the order's
                 part._chosen_scope, part._chosen_samples = order._chosen_scope, order._samples
                 part._setting = replace(part._setting, epsilon=order._setting.epsilon)
-        self._check_clipping(rows)
         self._check_depth(rows, count)
         self._check_mirror(rows, count)
         self._weights, self._bars = {}, {}
@@ -234,19 +235,6 @@ class Auto(PartedSum):
         )
         self._mirrors = mirrored >= own - MAY_LOSE
         self._facts["mirrored"] = {"accuracy": own, "mirrored": mirrored, "used": self._mirrors}
-
-    def _check_clipping(self, rows: Rows) -> None:
-        """Features that cannot be clipped, as logits are changed behind them, say nothing."""
-        if CLIPPED not in self._part_names:
-            return
-        few = rows.take(range(min(LOOKED_AT, len(rows))))
-        base = Needs(self._settings().with_(n_samples=0))
-        passes = self.engine.passes_of(few, base, seed=self.seed)
-        clipped = self.parts[self._part_names.index(CLIPPED)]
-        try:
-            clipped._score(clipped._learn(passes), passes)
-        except ModelError as error:
-            self._leave_out(CLIPPED, str(error))
 
     def _take_passes(self, passes: Passes, tune: Any) -> None:
         raise InputError(

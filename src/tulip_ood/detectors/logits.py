@@ -65,6 +65,7 @@ class LogitDetector(Detector):
         self.shaping = None if spec is None else make_shaping(spec).name
         if spec is not None:
             self.percentile = make_shaping(spec).percentile if percentile is None else percentile
+            make_shaping(f"{self.shaping}:{self.percentile}")  # refuses what is no percentile
             self.search = {**self.search, "percentile": SHAPINGS[make_shaping(spec).name].searched}
 
     def _learn(self, passes: Passes) -> Nothing:
