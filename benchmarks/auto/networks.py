@@ -28,6 +28,10 @@ CLASSES = {
     "cards": 43,
     "simpsons": 16,
     "instruments": 26,
+    "pets": 30,
+    "capitals": 21,
+    "sports": 32,
+    "plankton": 32,
 }
 PARTS = (0.8, 0.88)  # of a pack's images: where validation and test begin
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -79,7 +83,7 @@ def augmented(x: Tensor, kind: str) -> Tensor:
     """Shifted by up to an eighth; mirrored, and turned where that keeps the label."""
     if kind == "digits":
         return x
-    if kind in ("signs", "cards"):
+    if kind in ("signs", "cards", "capitals"):
         return seen_again(x)
     side, pad = x.shape[-1], x.shape[-1] // 8
     wide = F.pad(x, [pad] * 4)
@@ -92,14 +96,14 @@ def augmented(x: Tensor, kind: str) -> Tensor:
     x = wide[index, channel, rows, columns]
     mirrored = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
     x = torch.where(mirrored, x.flip(-1), x)
-    if kind in ("leaves", "scenes"):
+    if kind in ("leaves", "scenes", "plankton"):
         turned = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
         x = torch.where(turned, x.transpose(-1, -2).flip(-1), x)
     return x
 
 
 def seen_again(x: Tensor) -> Tensor:
-    """From elsewhere in another light, never mirrored: a mirrored sign is another one."""
+    """From elsewhere in another light, never mirrored: a mirrored sign or letter is another one."""
     turn, zoom, right, down, light = (2 * torch.rand(5, len(x), device=x.device) - 1).unbind()
     turn, zoom = 0.2 * turn, 1 + 0.15 * zoom  # radians, and times
     cos, sin = zoom * turn.cos(), zoom * turn.sin()

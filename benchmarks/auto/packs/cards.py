@@ -8,8 +8,7 @@ shubhankarm01/Weather-image-classification (weather).
 
 from pathlib import Path
 
-from packing import Repository, asked, pack, pack_classes, pack_some, take
-from PIL import Image
+from packing import Repository, asked, pack, pack_classes, pack_some, take, whole
 
 SIZE, MOST = 64, 1000
 LEFT_OUT = 5  # every fifth card, by name, stays out: some of every suit
@@ -21,11 +20,6 @@ FAR = {
     "steel": ("siddhartamukherjee/NEU-DET-Steel-Surface-Defect-Detection", "IMAGES"),
     "weather": ("shubhankarm01/Weather-image-classification", "train"),
 }
-
-
-def whole(image: Image.Image) -> Image.Image:
-    """The whole tile, made square as the cards were: a cut one lacks half of its sign."""
-    return image.resize((SIZE, SIZE), Image.Resampling.LANCZOS)
 
 
 def own(mirrors: Path, out: Path) -> None:
@@ -44,7 +38,8 @@ def main() -> None:
     own(mirrors, out)
     source = Repository.of(mirrors, "Camerash/mahjong-dataset")
     tiles = take(source.pictures("tiles-resized"), MOST, "tiles")
-    pack(out / "tiles.npz", source.images(tiles, whole)[1])
+    # The whole tile, made square as the cards were.
+    pack(out / "tiles.npz", source.images(tiles, whole(SIZE))[1])
     for name, (repository, under) in FAR.items():
         pack_some(mirrors, repository, under, out / f"{name}.npz", size=SIZE, most=MOST)
 

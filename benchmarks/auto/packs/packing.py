@@ -134,6 +134,11 @@ def square(size: int) -> Callable[[Image.Image], Image.Image]:
     return prepare
 
 
+def whole(size: int) -> Callable[[Image.Image], Image.Image]:
+    """The whole of a picture, made square: a cut one would lack half of its sign."""
+    return lambda image: image.resize((size, size), Image.Resampling.LANCZOS)
+
+
 def some(count: int, of: int, name: str) -> list[int]:
     """Which of the pictures are taken, by chance."""
     return permutation(of, seed=0, name=name).tolist()[:count]
@@ -182,6 +187,15 @@ def alike_within(
         rows = np.flatnonzero(labels == label)
         groups[rows] = rows[alike([images[i] for i in rows], most)]
     return groups
+
+
+def colours_apart(images: Sequence[Image.Image]) -> NDArray[np.float32]:
+    """How much every two pictures differ, 12 × 12 pixels each: the root mean square of levels."""
+    small = [np.asarray(i.resize((12, 12), Image.Resampling.BOX), np.float32) for i in images]
+    rows = np.stack(small).reshape(len(images), -1)
+    squares = (rows**2).sum(axis=1)
+    apart = squares[:, None] + squares - 2 * rows @ rows.T
+    return np.sqrt(np.maximum(apart, 0) / rows.shape[1])
 
 
 def pack_classes(
