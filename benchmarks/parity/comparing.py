@@ -14,6 +14,7 @@ from tulip_ood.detectors import gram
 from tulip_ood.detectors.base import Detector
 
 EQUAL = 1e-4  # of the range of the library's scores
+ALPHA = 0.01  # of NCI: with 0, which is the default, half of its score would not be compared
 SAME_RANKING = 1e-6  # that Spearman's correlation may be below 1
 
 

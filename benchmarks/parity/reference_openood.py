@@ -16,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from comparing import Reference, gram_learned_with, score_with, temperatures
+from comparing import ALPHA, Reference, gram_learned_with, score_with, temperatures
 from problem import BATCH, Problem
 from torch import Tensor, nn
 
@@ -285,6 +285,7 @@ REFERENCES = [
     Reference("vim", run("vim", "VIMPostprocessor", dim=32), {"dim": 32}),
     Reference("knn", knn),
     Reference("fdbd", run("fdbd", "fDBDPostprocessor", distance_as_normalizer=True)),
+    Reference("nci", run("nci", "NCIPostprocessor", alpha=ALPHA), {"alpha": ALPHA}),
     Reference("nnguide", run("nnguide", "NNGuidePostprocessor", K=100, alpha=1.0), {"alpha": 1.0}),
     Reference(
         "gram",

@@ -4,7 +4,7 @@ from dataclasses import replace
 from unittest import mock
 
 import torch
-from comparing import Reference, gram_learned_with, score_with, temperatures
+from comparing import ALPHA, Reference, gram_learned_with, score_with, temperatures
 from problem import CLASSES, Problem
 from torch import Tensor, nn
 
@@ -278,6 +278,7 @@ REFERENCES = [
         _times(_features(_with_head("fDBD")), CLASSES - 1),
         unit="score · (o − 1) (theirs is a mean over classes)",
     ),
+    Reference("nci", _features(_with_head("NCI", alpha=ALPHA)), {"alpha": ALPHA}),
     Reference("nnguide", _features(_with_head("NNGuide", k=100)), {"alpha": 1.0}),
     Reference(
         "gram",

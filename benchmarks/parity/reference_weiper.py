@@ -73,7 +73,8 @@ def with_our_noise(p: Problem, detector: Detector) -> tuple[Tensor, Tensor]:
     """Theirs with the layers that ours perturbed."""
     assert isinstance(detector, WeiPer)
     head = Head(p.net.fc.weight.detach(), p.net.fc.bias.detach())
-    return detector.score(p.test), _theirs(p, detector.perturbed_heads(head))
+    (heads,) = detector.perturbed_heads.blocks(head)
+    return detector.score(p.test), _theirs(p, heads)
 
 
 REFERENCES = [

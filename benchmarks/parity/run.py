@@ -31,7 +31,7 @@ from typing import Any
 PACKAGES = ("torch", "torchvision", "pytorch-ood", "laplace-torch", "faiss-cpu", "statsmodels")
 METHODS = (
     *("msp", "ent", "mls", "ebo", "gen", "odin", "react", "ash-b", "ash-s", "ash-p", "scale"),
-    *("adascale-a", "adascale-l", "mds", "mds++", "rmds", "rmds++", "vim", "knn", "fdbd"),
+    *("adascale-a", "adascale-l", "mds", "mds++", "rmds", "rmds++", "vim", "knn", "fdbd", "nci"),
     *("nnguide", "gram", "gradnorm", "rankfeat", "tempscale", "weiper", "laplace"),
 )
 

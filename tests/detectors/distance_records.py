@@ -14,6 +14,7 @@ from tulip_ood.detectors.knn import KNN
 from tulip_ood.detectors.mds import MDS
 from tulip_ood.detectors.mds_plus import MDSPlus
 from tulip_ood.detectors.msp import MSP
+from tulip_ood.detectors.nci import NCI
 from tulip_ood.detectors.nnguide import NNGuide
 from tulip_ood.detectors.rmds import RMDS
 from tulip_ood.detectors.rmds_plus import RMDSPlus
@@ -21,7 +22,7 @@ from tulip_ood.detectors.vim import ViM
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import collect_rows
 
-DETECTORS = (MDS, MDSPlus, RMDS, RMDSPlus, ViM, KNN, FDBD, NNGuide)
+DETECTORS = (MDS, MDSPlus, RMDS, RMDSPlus, ViM, KNN, FDBD, NCI, NNGuide)
 TRACKS = ("val", "train")
 quiet = pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 

@@ -10,6 +10,7 @@ from tulip_ood.detectors.fdbd import FDBD
 from tulip_ood.detectors.knn import KNN
 from tulip_ood.detectors.mds import MDS
 from tulip_ood.detectors.mds_plus import MDSPlus
+from tulip_ood.detectors.nci import NCI
 from tulip_ood.detectors.nnguide import NNGuide
 from tulip_ood.detectors.rmds import RMDS
 from tulip_ood.detectors.rmds_plus import RMDSPlus
@@ -111,6 +112,17 @@ def fdbd_scores(learned: Passes, test: Passes, *, distance: bool) -> list[float]
     return scores
 
 
+def nci_scores(learned: Passes, test: Passes, alpha: float) -> list[float]:
+    mean = np.mean(rows_of(learned), axis=0)
+    weight = test.head.weight.numpy().astype(np.float64)
+    scores = []
+    for row, z in zip(rows_of(test), test.base.numpy().astype(np.float64), strict=True):
+        out, own = row - mean, weight[int(np.argmax(z))]
+        aligned = sum(a * b for a, b in zip(out, own, strict=True)) / np.linalg.norm(out)
+        scores.append(-aligned - alpha * sum(abs(a) for a in row))
+    return scores
+
+
 def nnguide_scores(learned: Passes, test: Passes, k: int) -> list[float]:
     pairs = zip(rows_of(learned, normalise=True), energies(learned), strict=True)
     bank = [row * energy for row, energy in pairs]
@@ -130,5 +142,6 @@ LITERAL: dict[type[Detector], Literal] = {
     ViM: lambda a, b, _: vim_scores(a, b),
     KNN: lambda a, b, track: knn_scores(a, b, 50 if track == "train" else 1),
     FDBD: lambda a, b, _: fdbd_scores(a, b, distance=True),
+    NCI: lambda a, b, _: nci_scores(a, b, 0.0),
     NNGuide: lambda a, b, _: nnguide_scores(a, b, 100),
 }

@@ -1,10 +1,12 @@
 """Detectors that measure distances between features, against loops in numpy."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import tulip_ood
 from tulip_ood.detectors import knn as knn_module
@@ -12,16 +14,15 @@ from tulip_ood.detectors import vim as vim_module
 from tulip_ood.detectors.fdbd import FDBD
 from tulip_ood.detectors.knn import KNN, near_rows
 from tulip_ood.detectors.learning import RowSample
-from tulip_ood.detectors.mds_plus import MDSPlus
+from tulip_ood.detectors.mds import MDS
+from tulip_ood.detectors.nci import NCI
 from tulip_ood.detectors.nnguide import NNGuide
-from tulip_ood.detectors.rmds import RMDS
-from tulip_ood.detectors.rmds_plus import RMDSPlus
 from tulip_ood.detectors.vim import ViM
 from tulip_ood.errors import InputError
 from tulip_ood.numerics import metrics
 
 from .distance_records import DETECTORS, TRACKS, Records, fitted, learned_from, quiet
-from .literal_distances import LITERAL, fdbd_scores, vim_scores
+from .literal_distances import LITERAL, fdbd_scores, nci_scores, vim_scores
 
 
 @quiet
@@ -47,7 +48,7 @@ def test_score_is_what_a_loop_says(kind: Any, track: str, records: Records) -> N
 def test_far_inputs_score_higher(kind: Any, small: Records) -> None:
     """High = unsure: the sign is right (on the blobs, where OOD is plainly far away)."""
     detector = fitted(kind, small, "train")
-    if kind in (FDBD, NNGuide, KNN, MDSPlus, RMDS, RMDSPlus):  # directions stay the same far out
+    if kind not in (MDS, ViM):  # directions stay the same far out
         unsure = detector.score(small.test)
         wrong = small.test.base.argmax(dim=1) != small.test.labels
         assert metrics.auroc(unsure[~wrong], unsure[wrong]) > 0.5
@@ -75,6 +76,35 @@ def test_fdbd_by_the_norm(small: Records) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@quiet
+def test_nci_with_the_length_of_features(small: Records) -> None:
+    test = small.test.take(slice(0, 50))
+    found = fitted(NCI, small, "train", alpha=0.3).score(test)
+    expected = torch.tensor(nci_scores(small.train, test, 0.3), dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    with pytest.raises(InputError, match="alpha must be finite and not negative, got -1"):
+        NCI(small.model, alpha=-1)
+
+
+@quiet
+def test_features_that_are_the_mean_have_no_direction(small: Records) -> None:
+    detector = fitted(NCI, small, "train")
+    test = small.test.take(slice(0, 1))
+    there = dataclasses.replace(test, features=detector.fitted.mean[None].clone())
+    assert detector.score(there).tolist() == [0.0]
+
+
+def test_features_that_never_vary_have_no_direction() -> None:
+    """Their mean differs from them by rounding, and that in another way in another batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 37), nn.Sigmoid(), nn.Linear(37, 3))
+    with torch.no_grad():
+        model[0].weight.zero_()
+    x, y = torch.randn(300, 4), torch.randint(3, (300,))
+    detector = NCI(model).fit([(x, y)])
+    assert detector.score(x[:7]).tolist() == [0.0] * 7
+
+
 def test_default_dimension_follows_the_number_of_features() -> None:
     def default(d: int, rank: int) -> int:
         residuals = torch.zeros(d, dtype=torch.float64)
@@ -88,7 +118,7 @@ def test_default_dimension_follows_the_number_of_features() -> None:
 
 
 @pytest.mark.parametrize("track", TRACKS)
-@pytest.mark.parametrize("kind", [ViM, KNN, FDBD])
+@pytest.mark.parametrize("kind", [ViM, KNN, FDBD, NCI])
 @quiet
 def test_tuning_takes_the_best_of_the_list(kind: Any, track: str, small: Records) -> None:
     train = small.train if track == "train" else None

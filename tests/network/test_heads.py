@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import tulip_ood
+from tulip_ood.errors import ModelError
 from tulip_ood.network.network import Network
 from tulip_ood.network.probing import Probe
 from tulip_ood.numerics.tasks import make_task
@@ -164,3 +165,11 @@ def test_features_are_those_of_the_head_after_loading(tmp_path: Path) -> None:
     again = tulip_ood.load(tmp_path / "knn.safetensors", model)
     assert again.network.known_probe.head == "main"
     assert torch.equal(again.score(x), detector.score(x))
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+@pytest.mark.parametrize("named", [{}, {"head": "main"}])
+def test_a_layer_that_was_found_need_not_be_named(named: dict[str, str]) -> None:
+    """What lies behind it is in the way, not its name."""
+    with pytest.raises(ModelError, match="something behind it .* without that"):
+        fit("nci", Capped(), **named)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tulip_ood.detectors.mds_plus import MDSPlus
     from tulip_ood.detectors.mls import MaxLogit
     from tulip_ood.detectors.msp import MSP
+    from tulip_ood.detectors.nci import NCI
     from tulip_ood.detectors.nnguide import NNGuide
     from tulip_ood.detectors.noise import NoiseAveraging
     from tulip_ood.detectors.odin import ODIN
@@ -46,6 +47,7 @@ __all__ = [
     "KNN",
     "MDS",
     "MSP",
+    "NCI",
     "ODIN",
     "RMDS",
     "AdaScaleA",
@@ -104,6 +106,7 @@ _HOMES = {
     "MCDropout": "mcd",
     "MDSPlus": "mds_plus",
     "MaxLogit": "mls",
+    "NCI": "nci",
     "NNGuide": "nnguide",
     "NoiseAveraging": "noise",
     "RMDSPlus": "rmds_plus",

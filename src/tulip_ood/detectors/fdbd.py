@@ -11,12 +11,12 @@ from tulip_ood.detectors.mahalanobis import FeatureDetector, FeatureLearner
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 
-__all__ = ["FDBD", "FeatureMean"]
+__all__ = ["FDBD", "FeatureMean", "MeanLearner"]
 
 
 @dataclass(frozen=True)
 class FeatureMean:
-    """What fDBD has learned.
+    """What fDBD and NCI have learned.
 
     Attributes:
         mean: Of all features, [d].
@@ -66,7 +66,7 @@ class FDBD(FeatureDetector):
         self.distance_as_normalizer = distance_as_normalizer
 
     def _learner(self) -> Learner:
-        return _MeanLearner()
+        return MeanLearner()
 
     def _of_features(self, state: FeatureMean, features: Tensor, passes: Passes) -> Tensor:
         logits = passes.base.to(torch.float64)
@@ -83,7 +83,16 @@ class FDBD(FeatureDetector):
         return torch.where(normalizer > 0, -to_boundaries / normalizer, 0.0)
 
 
-class _MeanLearner(FeatureLearner):
+class MeanLearner(FeatureLearner):
+    """The mean of all features.
+
+    Example:
+        >>> MeanLearner().finish()
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: there is nothing to learn from: no input has finite features
+    """
+
     def __init__(self) -> None:
         super().__init__()
         self._total: Tensor | float = 0.0

@@ -28,6 +28,7 @@ from tulip_ood.detectors.mds import MDS
 from tulip_ood.detectors.mds_plus import MDSPlus
 from tulip_ood.detectors.mls import MaxLogit
 from tulip_ood.detectors.msp import MSP
+from tulip_ood.detectors.nci import NCI
 from tulip_ood.detectors.nnguide import NNGuide
 from tulip_ood.detectors.noise import NoiseAveraging
 from tulip_ood.detectors.odin import ODIN
@@ -132,6 +133,7 @@ METHODS: dict[str, Method] = {
         Method("vim", ViM, (FEATURES,), 1, "Wang et al., CVPR 2022"),
         Method("knn", KNN, (FEATURES,), 1, "Sun et al., ICML 2022"),
         Method("fdbd", FDBD, (FEATURES,), 1, "Liu & Qin, ICML 2024"),
+        Method("nci", NCI, (FEATURES,), 1, "Liu & Qin, CVPR 2025"),
         Method("nnguide", NNGuide, (FEATURES,), 1, "Park, Jung & Teoh, ICCV 2023"),
         Method("gram", Gram, (MAPS,), 2, "Sastry & Oore, ICML 2020"),
         Method("gradnorm", GradNorm, (FEATURES,), 1, "Huang, Geng & Li, NeurIPS 2021"),
@@ -142,7 +144,7 @@ METHODS: dict[str, Method] = {
         Method("ensemble", Ensemble, (NETWORKS,), 2, "Lakshminarayanan et al., NeurIPS 2017"),
         Method("noise", NoiseAveraging, (), 11, "weight noise without the bound"),
         Method("tulip", Tulip, (LABELS,), 12, "Zhang, Wu, Wada & Kanamori, 2025"),
-        Method("auto", Auto, (LABELS,), 9, "TULiP, clipped features, neighbours, inner stages"),
+        Method("auto", Auto, (LABELS,), 9, "TULiP, how features lie, inner stages"),
     )
 }
 

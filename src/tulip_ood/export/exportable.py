@@ -9,6 +9,7 @@ from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.knn import KNN
 from tulip_ood.detectors.logits import LogitDetector
+from tulip_ood.detectors.nci import NCI
 from tulip_ood.detectors.noise import NoiseAveraging
 from tulip_ood.detectors.registry import METHODS
 from tulip_ood.detectors.tempscale import TemperatureScaling
@@ -27,6 +28,7 @@ _KINDS: tuple[type[Detector], ...] = (
     NoiseAveraging,
     Tulip,
     KNN,
+    NCI,
     Depth,
     Sum,
 )
@@ -47,7 +49,7 @@ def check_exportable(detector: Detector) -> None:
         ...
         tulip_ood.errors.InputError: odin cannot be exported: there is no graph for the score of \
 odin. These can, and sums of them: msp, ent, mls, ebo, gen, tempscale, react, ash-b, ash-s, ash-p, \
-scale, knn, noise, tulip, auto
+scale, knn, nci, noise, tulip, auto
     """
     unknown = _without_graph(detector)
     if unknown is not None:

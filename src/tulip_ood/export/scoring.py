@@ -16,9 +16,11 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.depth import DepthState
 from tulip_ood.detectors.envelope_fit import Constants, FittedEnvelope
+from tulip_ood.detectors.fdbd import FeatureMean
 from tulip_ood.detectors.knn import KNN, Bank
 from tulip_ood.detectors.mahalanobis import unit
 from tulip_ood.detectors.measured import Measured
+from tulip_ood.detectors.nci import NCI
 from tulip_ood.detectors.noise import NoiseAveraging
 from tulip_ood.detectors.ratio import Ratio, log_ratio
 from tulip_ood.detectors.tulip import Tulip
@@ -56,7 +58,7 @@ def reads_features(detector: Detector) -> bool:
         True
     """
     return any(
-        isinstance(part, KNN) or getattr(part._state, "shaping", None) is not None
+        isinstance(part, KNN | NCI) or getattr(part._state, "shaping", None) is not None
         for part in heard_parts(detector)
     )
 
@@ -72,7 +74,8 @@ def kept_tensors(detector: Detector) -> list[Tensor]:
         [torch.Size([200, 4])]
     """
     states = [part._state for part in heard_parts(detector)]
-    known = [vars(state).values() for state in states if isinstance(state, Bank | DepthState)]
+    kinds = (Bank, DepthState, FeatureMean)
+    known = [vars(state).values() for state in states if isinstance(state, kinds)]
     return [value for values in known for value in values if isinstance(value, Tensor)]
 
 
@@ -104,6 +107,8 @@ def graph_score(detector: Detector, state: Any, passes: Passes) -> Tensor:
         return _tulip(detector, state, passes)
     if isinstance(detector, KNN):
         return _distance(detector, state, passes)
+    if isinstance(detector, NCI):
+        return _aligned(detector, state, passes)
     if isinstance(detector, NoiseAveraging):
         stretch = torch.full((), detector.gamma, dtype=torch.float64)
         samples = envelope.samples(passes.base, passes.noisy, stretch)
@@ -175,11 +180,22 @@ def _measured(detector: Tulip, passes: Passes) -> Measured:
     )
 
 
-def _distance(detector: KNN, state: Bank, passes: Passes) -> Tensor:
-    """To all rows in float64: nothing hangs on which of them float32 would have found near."""
+def _known_features(passes: Passes) -> tuple[Tensor, Tensor]:
+    """In float64, zeros for rows that are not finite; and which are."""
     features = passes.need_features().to(torch.float64)
     known = features.isfinite().all(dim=1)
-    queries = unit(torch.where(known.unsqueeze(1), features, 0.0))
+    return torch.where(known.unsqueeze(1), features, 0.0), known
+
+
+def _aligned(detector: NCI, state: FeatureMean, passes: Passes) -> Tensor:
+    features, known = _known_features(passes)
+    return torch.where(known, detector._of_features(state, features, passes), math.inf)
+
+
+def _distance(detector: KNN, state: Bank, passes: Passes) -> Tensor:
+    """To all rows in float64: nothing hangs on which of them float32 would have found near."""
+    features, known = _known_features(passes)
+    queries = unit(features)
     rows = state.rows.to(torch.float64)
     squares = queries.square().sum(dim=1, keepdim=True) + rows.square().sum(dim=1)
     apart = squares - 2.0 * (queries @ rows.T)

@@ -144,6 +144,12 @@ class Passes:
     @property
     def head(self) -> Head:
         """The network's own last linear layer."""
+        if not self.heads and self.features is not None:
+            raise ModelError(
+                "this method needs that the logits are the output of the network's last linear "
+                "layer. One was found, or named with head=…, and something behind it (a scale, a "
+                "softmax) makes other numbers of its output: give the network without that"
+            )
         if not self.heads:
             raise ModelError(
                 "this method needs the network's last linear layer, and that its output are the "
