@@ -4,7 +4,10 @@ Every message says what came, what was expected, and what to do. Catching `Tulip
 everything that is ours; the second base class lets ordinary handlers work too.
 """
 
+import os
 import sys
+import sysconfig
+import traceback
 import warnings
 
 __all__ = [
@@ -20,6 +23,7 @@ __all__ = [
     "TulipWarning",
     "in_one_line",
     "kind_and_text",
+    "place_in_network",
     "warn",
 ]
 
@@ -159,6 +163,40 @@ def kind_and_text(error: BaseException) -> str:
     """
     kind, text = type(error).__name__, in_one_line(error)
     return kind if text == kind else f"{kind}: {text}"
+
+
+def place_in_network(error: BaseException) -> str:
+    """The line of a network's own code that an error came from; "" if from no network.
+
+    Example:
+        >>> import torch
+        >>> try:
+        ...     torch.nn.Embedding(2, 2)(torch.tensor([9]))
+        ... except IndexError as error:
+        ...     place_in_network(error).rpartition(" (")[0]
+        'embedding'
+        >>> place_in_network(KeyError("mask"))
+        ''
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    names = [str(frame.f_globals.get("__name__")) for frame, _ in frames]
+    if _CALLS not in names:
+        return ""
+    first = names.index(_CALLS)
+    within = list(zip(frames[first:], names[first:], strict=True))
+    own = [at for at, name in within if not name.startswith("torch.")]
+    if own and str(own[-1][0].f_globals.get("__name__")).startswith(_PACKAGE):
+        return ""  # a hook of ours, or a network of ours
+    # A line of the user's says more than one of a library that it calls.
+    theirs = [at for at in own if not at[0].f_code.co_filename.startswith(_INSTALLED)]
+    frame, line = (theirs or own or [at for at, _ in within])[-1]
+    return f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}, line {line})"
+
+
+_CALLS = "torch.nn.modules.module"  # where every module is called
+_INSTALLED = tuple(
+    path + os.sep for key, path in sysconfig.get_paths().items() if key in ("stdlib", "purelib")
+)
 
 
 def warn(text: str) -> None:

@@ -16,7 +16,7 @@ from tulip_ood.cli.app import app
 COLOURS = ("blue", "green", "red")  # class folders, in the order of the network's outputs
 PREPARED = ["--crop", "8", "--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25"]
 MODULE = '''
-import hashlib, os, time
+import glob, hashlib, os, time
 import torch
 from torch import nn
 
@@ -31,7 +31,8 @@ class Net(nn.Module):
 
     def forward(self, x):
         if "DIARY" in os.environ:
-            time.sleep(float(os.environ.get("SLEEP", "0")))
+            if len(glob.glob(os.environ["WAIT_AT"])) >= 3:
+                time.sleep(60)
             with open(os.environ["DIARY"], "a") as diary:
                 for row in x:
                     diary.write(hashlib.sha256(row.float().numpy().tobytes()).hexdigest() + chr(10))
@@ -76,6 +77,26 @@ def dense():
 
 def wider():
     return nn.Sequential(make(), nn.Linear(3, 3))
+
+
+class Failing(Net):
+    """Whose own code fails in the way that a test asks for; not on sixteen inputs or fewer."""
+
+    def forward(self, x):
+        fails = os.environ.get("FAILS") if len(x) > 16 else None
+        if fails == "key":
+            return {}["mask"]
+        if fails == "module":
+            import tulip_not_installed
+        if fails == "library":
+            return self.head(nn.functional.linear(x, None))
+        return super().forward(x)
+
+
+def failing():
+    net = Failing()
+    net.load_state_dict(make().state_dict())
+    return net
 
 
 def nothing():

@@ -25,9 +25,14 @@ PART_ROWS = 4
 
 
 class Run:
-    """`tulip score` on the test images in a process of its own, slowly, with a diary."""
+    """`tulip score` on the test images in a process of its own, with a diary.
 
-    def __init__(self, project: Path, detector: Path, out: Path, diary: Path, sleep: float) -> None:
+    `wait_at`: from the third file of this pattern on, the network takes a minute for a batch.
+    """
+
+    def __init__(
+        self, project: Path, detector: Path, out: Path, diary: Path, wait_at: str = ""
+    ) -> None:
         self.diary = diary
         arguments = ["score", str(detector), "test", "--out", str(out)]
         arguments += ["--model", "tulip_tiny:make", "--part-rows", f"{PART_ROWS}"]
@@ -35,10 +40,12 @@ class Run:
         self.process = subprocess.Popen(
             [*command, *arguments, "--batch-size", "2"],
             cwd=project,
-            env={**os.environ, "DIARY": str(diary), "SLEEP": f"{sleep}", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "DIARY": str(diary), "WAIT_AT": wait_at, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Ctrl-C is ignored by what a shell has put in the background, tests as well.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def wait_for_parts(self, folder: Path, n: int) -> None:
@@ -80,7 +87,7 @@ def test_stopped_and_resumed(
 ) -> None:
     detector, out = detectors / "msp.safetensors", tmp_path / "scores.parquet"
     parts = tmp_path / "scores.parquet.parts"
-    first = Run(project, detector, out, tmp_path / "first", sleep=0.05)
+    first = Run(project, detector, out, tmp_path / "first", f"{parts}/part-*.parquet")
     first.wait_for_parts(parts, 3)
     code, errors = first.stop(how)
     kept = sorted(path.name for path in parts.glob("part-*.parquet"))
@@ -94,7 +101,7 @@ def test_stopped_and_resumed(
         assert code == -signal.SIGKILL
         (parts / f"part-{len(kept):08d}.parquet.1.partial").write_bytes(b"half")
 
-    second = Run(project, detector, out, tmp_path / "second", sleep=0.0)
+    second = Run(project, detector, out, tmp_path / "second")
     code, errors = second.finish()
     assert code == 0, errors
     assert f"{len(kept) * PART_ROWS} of {len(images)} rows are there already" in errors

@@ -242,7 +242,13 @@ def test_inputs_of_another_shape(fitted: Any, vectors: Any) -> None:
     with pytest.raises(InputError, match=r"fitted on inputs of shape \[N, 2\], got \[N, 2, 2\]"):
         fitted.score(torch.zeros(3, 2, 2))
     with pytest.raises(InputError, match=r"are a tensor, got a tuple: .* torch.stack\(…\)"):
+        fitted.score(tuple(vectors.ood[:3]))
+    with pytest.raises(InputError, match=r"are a tensor, got a list: .* torch.stack\(…\)"):
         fitted.score(list(vectors.ood[:3]))
+    with pytest.raises(InputError, match=r"got list of length 1: put .* torch.tensor\(…\)"):
+        fitted.score([[0.1, 0.2]])
+    with pytest.raises(InputError, match=r"got tuple of length 2"):
+        fitted.predict((0.1, 0.2))
     with pytest.raises(InputError, match="a method is given by its name, .* got Sequential"):
         tulip_ood.detectors.make(vectors.model, "knn")
     with pytest.raises(InputError, match="must be a tensor, or a tuple or mapping"):

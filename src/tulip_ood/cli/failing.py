@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import typer
 
-from tulip_ood.errors import TulipError
+from tulip_ood.errors import TulipError, kind_and_text, place_in_network
 from tulip_ood.wording import visible
 
 __all__ = ["FAILED", "INTERRUPTED", "WRONG_USE", "Stopped", "UsageError", "as_usage", "one_line"]
@@ -81,15 +81,25 @@ def one_line(*, debug: bool) -> Iterator[None]:
         if debug:
             raise
         raise _exit(str(error), FAILED) from error
-    except ModuleNotFoundError as error:
+    except Exception as error:
+        if debug or (text := _in_words(error)) is None:
+            raise  # typer's own ways to end; or a mistake of ours, to be seen with its traceback
+        raise _exit(text, FAILED) from error
+
+
+def _in_words(error: Exception) -> str | None:
+    """What is said of an error that is not of our making; None where nothing is known of it."""
+    if place := place_in_network(error):
+        return (
+            f"the network's own code failed with {kind_and_text(error)}, in {place}. Mend it "
+            f"there; tulip --debug … shows the whole traceback"
+        )
+    if isinstance(error, ModuleNotFoundError):
         package, extra = _EXTRAS.get((error.name or "").partition(".")[0], (None, None))
-        if debug or package is None:
-            raise
-        raise _exit(f"this needs {package}: pip install 'tulip-ood[{extra}]'", FAILED) from error
-    except OSError as error:  # a full disk, a folder that may not be written to
-        if debug or error.errno == errno.EPIPE:
-            raise
-        raise _exit(str(error), FAILED) from error
+        return package and f"this needs {package}: pip install 'tulip-ood[{extra}]'"
+    if isinstance(error, OSError) and error.errno != errno.EPIPE:
+        return str(error)  # a full disk, a folder that may not be written to
+    return None
 
 
 def _exit(text: str, code: int) -> typer.Exit:

@@ -309,7 +309,7 @@ class Engine:
         if self.inputs is not None:
             if isinstance(inputs, dict) and set(inputs) != set(self.inputs.get("items", ())):
                 inputs = structures.inputs_only(inputs)  # a labelled batch, as a loader gives it
-            check_alike(inputs, self.inputs)
+            check_alike(inputs, self.inputs, given=x)
         self.network.probe(inputs)
         parts = []
         for chunk in structures.chunks(inputs, self._chunk_rows(needs)):

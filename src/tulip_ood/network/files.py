@@ -13,7 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tulip_ood.errors import FileFormatError, InputError, TulipError, kind_and_text
+from tulip_ood.errors import (
+    FileFormatError,
+    InputError,
+    TulipError,
+    kind_and_text,
+    place_in_network,
+)
 
 __all__ = ["appear", "reading", "save_tensors"]
 
@@ -38,11 +44,13 @@ model: KeyError: 'scores'
         yield
     except TulipError:
         raise  # it says what is wrong, which may be the model
-    except FileNotFoundError as error:
-        raise FileFormatError(f"there is no file {path}") from error
     except Exception as error:  # nobody can foresee what a stranger's bytes make of libraries
+        place = place_in_network(error)
+        if isinstance(error, FileNotFoundError) and not place:
+            raise FileFormatError(f"there is no file {path}") from error
+        where = f", in {place}" if place else ""
         raise FileFormatError(
-            f"{path} is damaged, or not {expected}: {kind_and_text(error)}"
+            f"{path} is damaged, or not {expected}: {kind_and_text(error)}{where}"
         ) from error
 
 

@@ -45,8 +45,13 @@ def describe_inputs(inputs: Inputs, *, ranges: bool = True) -> dict[str, Any]:
     raise InputError(f"an input holds a {type(inputs).__name__}, which a file cannot describe")
 
 
-def check_alike(inputs: Inputs, expected: dict[str, Any]) -> None:
+def check_alike(inputs: Inputs, expected: dict[str, Any], given: Any = None) -> None:
     """Refuse inputs of another structure or number of dimensions than the description's.
+
+    Args:
+        inputs: As the model takes them.
+        expected: The description.
+        given: What the user gave, of which lists have become tuples.
 
     Example:
         >>> import torch
@@ -61,9 +66,9 @@ def check_alike(inputs: Inputs, expected: dict[str, Any]) -> None:
         hint = ""
         if (came["kind"], expected["kind"]) == ("tuple", "tensor"):
             hint = ": pass a batch without its labels, or torch.stack(…) of single inputs"
+        kind = "list" if isinstance(given, list) else came["kind"]
         raise InputError(
-            f"the detector was fitted on inputs that are a {expected['kind']}, got a "
-            f"{came['kind']}{hint}"
+            f"the detector was fitted on inputs that are a {expected['kind']}, got a {kind}{hint}"
         )
     if came["kind"] == "dict" and set(came["items"]) != set(expected["items"]):
         fitted, given = (", ".join(sorted(map(str, d["items"]))) for d in (expected, came))

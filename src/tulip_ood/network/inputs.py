@@ -31,6 +31,7 @@ __all__ = [
     "structure",
     "take",
     "tensors",
+    "without_tensors",
 ]
 
 Inputs = Any  # a tensor, a tuple or list, or a mapping; nested
@@ -129,13 +130,25 @@ def count_rows(inputs: Inputs) -> int:
     """
     counts = {place: t.shape[0] if t.ndim else -1 for place, t in tensors(inputs)}
     if not counts:
-        raise InputError(
-            f"inputs must be a tensor, or a tuple or mapping of tensors; got {_kind(inputs)}"
-        )
+        raise without_tensors(inputs)
     if len(set(counts.values())) != 1 or -1 in counts.values():
         found = ", ".join(f"{place or 'input'}: {n}" for place, n in counts.items())
         raise InputError(f"all tensors of an input must have the same first dimension; got {found}")
     return next(iter(counts.values()))
+
+
+def without_tensors(inputs: Inputs) -> InputError:
+    """What is said of inputs that hold no tensor.
+
+    Example:
+        >>> print(without_tensors([[1.0, 2.0]]))
+        inputs must be a tensor, or a tuple or mapping of tensors; got list of length 1: put \
+numbers in a tensor, torch.tensor(…)
+    """
+    hint = ": put numbers in a tensor, torch.tensor(…)" if isinstance(inputs, tuple | list) else ""
+    return InputError(
+        f"inputs must be a tensor, or a tuple or mapping of tensors; got {_kind(inputs)}{hint}"
+    )
 
 
 def take(inputs: Inputs, index: Tensor | slice) -> Inputs:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tulip_ood.errors import InputError
-from tulip_ood.network.inputs import Inputs, map_tensors
+from tulip_ood.network.inputs import Inputs, map_tensors, tensors, without_tensors
 
 __all__ = ["readable"]
 
@@ -20,6 +20,8 @@ def readable(inputs: Inputs) -> Inputs:
         ...
         tulip_ood.errors.InputError: inputs on the meta device have no data: give real ones
     """
+    if next(tensors(inputs), None) is None:
+        raise without_tensors(inputs)  # while a list is still one
     return map_tensors(_checked, inputs)
 
 
