@@ -88,9 +88,9 @@ class FeatureDetector(Detector):
             features = whole[rows].to(torch.float64)
             known = features.isfinite().all(dim=1)
             # Rows without a score are scored as zeros, so that they cannot disturb the others.
-            found = self._of_features(
-                state, torch.where(known.unsqueeze(1), features, 0.0), passes.take(rows)
-            )
+            features = torch.where(known.unsqueeze(1), features, 0.0)
+            some = passes if len(features) == len(passes) else passes.take(rows)
+            found = self._of_features(state, features, some)
             scores[rows] = torch.where(known & ~found.isnan(), found, math.inf)
         return scores
 

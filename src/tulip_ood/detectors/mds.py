@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from tulip_ood.detectors.learning import Learner, Moments
@@ -12,7 +13,9 @@ from tulip_ood.detectors.mahalanobis import (
     MomentsLearner,
     unit,
 )
+from tulip_ood.detectors.steadiness import look_at_batches
 from tulip_ood.network.passes import Passes
+from tulip_ood.network.rows import Rows
 from tulip_ood.wording import counted
 
 __all__ = ["MDS"]
@@ -68,6 +71,14 @@ class MDS(FeatureDetector):
             f"{len(classes.means)} class means and a covariance of rank {classes.rank} in {d} "
             f"dimensions, learned from {classes.n} inputs"
         ]
+
+    def _finish(self, passes: Passes, rows: Rows | None, *more: Any) -> None:
+        narrow = passes.base.dtype == torch.float32
+        super()._finish(passes, rows, *more)
+        if rows is not None and narrow:
+            because = "features hardly vary in some direction, in which distances are long. Learn"
+            because += " from more inputs (train=…)"
+            self._findings += look_at_batches(self, rows, because)
 
     def _judge(self, passes: Passes, taught: Sequence[Any]) -> None:
         super()._judge(passes, taught)

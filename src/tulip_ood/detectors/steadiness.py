@@ -1,17 +1,30 @@
 """How far a score moves when inputs are scored alone instead of in a batch: rounding, nothing else.
 
-A small ε makes small differences of logits, and a large J stretches their rounding with them. The
-contract is 1e-5 of the range of ID scores; settings are chosen with that in mind.
+A small ε makes small differences of logits, and a large J stretches their rounding with them; so
+does a Mahalanobis distance where features hardly vary in some direction. The contract is 1e-5 of
+the range of ID scores; settings are chosen with that in mind, and what cannot keep it says so.
 """
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
+from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.tuning import Candidate, scores_of
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows
 from tulip_ood.numerics.tasks import Task
 
-__all__ = ["ALONE", "STEADY", "Steadiness", "steadiest_first"]
+if TYPE_CHECKING:
+    from tulip_ood.detectors.base import Detector
+
+__all__ = [
+    "ALONE",
+    "STEADY",
+    "Steadiness",
+    "look_at_batches",
+    "look_at_noise",
+    "steadiest_first",
+]
 
 ALONE = 16  # inputs that are scored both ways
 HARDLY_WORSE = 0.005  # of AUROC, given up for scores that do not depend on the batch
@@ -76,6 +89,67 @@ class Steadiness:
         )
         spread = float(inside.quantile(0.95) - inside.quantile(0.05))
         return float((one - other).abs().nan_to_num(0.0).max()) / max(spread, 1e-12)
+
+
+def look_at_batches(detector: "Detector", rows: Rows, because: str) -> list[Finding]:
+    """What there is to say of a fitted detector whose scores hang on the batch.
+
+    The same input must have the same score in any batch, to 1e-5 of the range.
+
+    Args:
+        detector: A fitted one.
+        rows: ID inputs.
+        because: What stretches the rounding, and what to do about it.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> from tulip_ood.network.rows import collect_rows
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.KNN(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> look_at_batches(detector, collect_rows([(x, y)]), "…")  # nothing is stretched
+        []
+    """
+    needs, few = detector._needs_to_score(), rows.take(range(min(ALONE, len(rows))))
+    if detector.network.device.type != "cpu":
+        return []
+    together, alone = (
+        detector._score(
+            detector._state, detector.engine.passes_of(few, needs, seed=0, batch_size=n)
+        )
+        for n in (ALONE, 1)
+    )
+    off = float((together - alone).abs().nan_to_num(0.0).max())
+    gap = off / max(detector.calibration.spread, 1e-12)
+    if gap <= STEADY:
+        return []
+    text = (
+        f"rounding moves scores by {gap:.1g} of their range when inputs go through the network in "
+        f"other batches: {because}, or give the detector model.double()"
+    )
+    return [Finding("batch-sensitive", text)]
+
+
+def look_at_noise(detector: "Detector", rows: Rows, j: float) -> list[Finding]:
+    """`look_at_batches` where the differences of noisy passes are stretched, if there are any.
+
+    Args:
+        detector: A fitted one.
+        rows: ID inputs.
+        j: The J of its score.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> from tulip_ood.network.rows import collect_rows
+        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
+        >>> detector = tulip_ood.detectors.KNN(torch.nn.Linear(4, 3)).fit([(x, y)])
+        >>> look_at_noise(detector, collect_rows([(x, y)]), 0.0)  # no noise
+        []
+    """
+    settings = detector._needs_to_score().settings
+    if not settings.n_samples:
+        return []
+    because = f"J = {j:.3g} at ε = {settings.epsilon:g} stretches it beyond float32"
+    return look_at_batches(detector, rows, f"{because}. Use a larger epsilon or a smaller j")
 
 
 def steadiest_first(ranked: list[Candidate], gap: Callable[[Candidate], float]) -> list[Candidate]:

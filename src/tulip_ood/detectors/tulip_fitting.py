@@ -18,7 +18,7 @@ from tulip_ood.detectors.recipes import Budget, Recipe, Setting, recipe_named
 from tulip_ood.detectors.sample_choice import MOST_SAMPLES, choose_samples
 from tulip_ood.detectors.scope_choice import SCOPES, ScopeSearch
 from tulip_ood.detectors.self_tuning import Tuning, tune
-from tulip_ood.detectors.steadiness import ALONE, STEADY
+from tulip_ood.detectors.steadiness import look_at_noise
 from tulip_ood.detectors.trial_passes import Looked
 from tulip_ood.detectors.tuning import Candidate, SearchSpace, what_to_search
 from tulip_ood.detectors.words import choice_lines, look_at_envelope, tuning_lines
@@ -314,28 +314,8 @@ class TulipFitting(Detector):
         outside: Mapping[str, Passes] | None = None,
     ) -> None:
         super()._finish(passes, rows, state, outside)
-        if rows is not None and self.network.device.type == "cpu":
-            self._judge_steadiness(rows)
-
-    def _judge_steadiness(self, rows: Rows) -> None:
-        """The same input must have the same score in any batch, to 1e-5 of the range."""
-        needs, few = self._needs_to_score(), rows.take(range(min(ALONE, len(rows))))
-        if not needs.settings.n_samples:
-            return
-        together, alone = (
-            self._score(self._state, self.engine.passes_of(few, needs, seed=0, batch_size=size))
-            for size in (ALONE, 1)
-        )
-        off = float((together - alone).abs().nan_to_num(0.0).max())
-        gap = off / max(self.calibration.spread, 1e-12)
-        if gap > STEADY:
-            self._find(
-                "batch-sensitive",
-                f"rounding moves scores by {gap:.1g} of their range when inputs go through the "
-                f"network in other batches: J = {self._state.j_score:.3g} at ε = "
-                f"{self._setting.epsilon:g} stretches it beyond float32. Use a larger epsilon or a "
-                f"smaller j, or give the detector model.double()",
-            )
+        if rows is not None:
+            self._findings += look_at_noise(self, rows, self._state.j_score)
 
     def _judge(self, passes: Passes, taught: Sequence[Any]) -> None:
         plain, enveloped = held_out_likelihood(
