@@ -401,3 +401,16 @@ def test_inputs_that_were_tuned_on_are_no_test(vectors: Any) -> None:
     )
     assert clean.tuned_on == {}
     assert "look at this" not in str(clean)
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_probabilities_may_need_more_passes_than_the_score(vectors: Any) -> None:
+    """With J = 0 a score takes one pass; probabilities with J* take all."""
+    alone = tulip_ood.Tulip(vectors.model, j=0.0).fit(vectors.loader(), recipe="balanced")
+    assert (alone._needs_to_score().passes, alone.needs.passes) == (1, 12)
+    name = "tulip[j=0,recipe=balanced]"
+    found = tulip_ood.compare(vectors.model, **data(vectors), methods=["ent", name])
+    assert not found.skipped
+    result = found.val.methods[name]
+    assert torch.equal(result.id_scores, found.val.methods["ent"].id_scores)
+    assert torch.equal(result.id_scores, alone.score(vectors.test[0]))

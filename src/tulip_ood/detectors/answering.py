@@ -68,6 +68,10 @@ class Answering(ABC):
     def _needs_to_score(self) -> Needs:
         """Everything that scoring needs of an input, once fitted."""
 
+    def _needs_to_predict(self) -> Needs:
+        """The same for an answer: its probabilities may need more than the score."""
+        return self._needs_to_score()
+
     def _reads_scale(self) -> bool:
         """Whether the score changes when a number is added to all logits of an input."""
         return getattr(self, "score_name", None) in SCALED_SCORES
@@ -222,9 +226,9 @@ class Answering(ABC):
 
     @property
     def needs(self) -> Needs:
-        """What scoring needs of an input: its passes, and what else is measured of it."""
+        """What `predict` needs of an input: its passes, and what else is measured of it."""
         self._ready()
-        return self._needs_to_score()
+        return self._needs_to_predict()
 
     @property
     def calibration(self) -> Calibration:

@@ -9,9 +9,30 @@ from tulip_ood.detectors.envelope_fit import FittedEnvelope, judge_passes
 from tulip_ood.detectors.prediction import Prediction, Reference
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.passes import Passes
+from tulip_ood.network.running import Needs
 from tulip_ood.numerics.tasks import Regression
 
-__all__ = ["predict_enveloped"]
+__all__ = ["needs_of_envelope", "predict_enveloped"]
+
+
+def needs_of_envelope(detector: Detector, state: FittedEnvelope) -> Needs:
+    """What the score needs; all passes where only the probabilities have a J.
+
+    Args:
+        detector: Fitted.
+        state: The envelope.
+
+    Example:
+        >>> import torch, tulip_ood
+        >>> _ = torch.manual_seed(0)
+        >>> model, x = torch.nn.Linear(4, 3), torch.randn(200, 4)
+        >>> y = (model(x) + torch.randn(200, 3) / 2).argmax(1)
+        >>> detector = tulip_ood.Tulip(model, n_samples=4, j=1.0).fit([(x, y)], recipe="balanced")
+        >>> needs_of_envelope(detector, detector.fitted).passes  # with the drift's
+        6
+    """
+    needs = detector._needs_to_score()
+    return detector._needs() if state.j_probs and not needs.settings.n_samples else needs
 
 
 def predict_enveloped(
@@ -44,9 +65,7 @@ def predict_enveloped(
         tensor([0., 0.], dtype=torch.float64)
     """
     task, more = detector.task, references or {}
-    needs = detector._needs_to_score()
-    if state.j_probs and not needs.settings.n_samples:  # probabilities need more than the score
-        needs = detector._needs()
+    needs = needs_of_envelope(detector, state)
     one_pass = not needs.settings.n_samples
 
     def judge(passes: Passes) -> tuple[Tensor, ...]:

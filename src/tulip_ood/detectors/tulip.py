@@ -12,7 +12,7 @@ from tulip_ood.detectors.envelope_fit import (
     fit_envelope,
     score_passes,
 )
-from tulip_ood.detectors.enveloped import predict_enveloped
+from tulip_ood.detectors.enveloped import needs_of_envelope, predict_enveloped
 from tulip_ood.detectors.measured import measure
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.detectors.recipes import Budget, recipe_named
@@ -202,6 +202,9 @@ class Tulip(TulipFitting):
         """J = 0: the envelope has no width, and one pass is enough."""
         idle = self.score_name != "bound" and self._state.j_score == 0.0
         return Needs(self._settings().with_(n_samples=0)) if idle else self._needs()
+
+    def _needs_to_predict(self) -> Needs:
+        return needs_of_envelope(self, self._state)
 
     def _make_perturbation(self, settings: PassSettings) -> Perturbation:
         scope = self.scope if self.scope != AUTO else self._chosen_scope or "all"

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from tulip_ood.detectors.base import Detector
-from tulip_ood.export.portable import needed_passes
 from tulip_ood.export.scoring import graph_probs, graph_score
 from tulip_ood.network.features import Head
 from tulip_ood.network.mirrored import Mirrored
@@ -64,7 +63,7 @@ class Judge(nn.Module):
         assert threshold is not None  # fitted
         self._detector = detector
         self._state: Any = detector.fitted
-        self._measures = needed_passes(detector).measures
+        self._measures = detector.needs.measures
         self._drifts = drifts
         self._threshold = threshold.value
         self.register_buffer("calibration", detector.calibration.scores.clone())

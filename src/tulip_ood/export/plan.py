@@ -9,7 +9,7 @@ from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import InputError
-from tulip_ood.export.portable import Portable, needed_passes
+from tulip_ood.export.portable import Portable
 from tulip_ood.export.scoring import kept_tensors
 from tulip_ood.network import inputs as structures
 from tulip_ood.network.network import Network
@@ -110,7 +110,7 @@ def estimated_bytes(detector: Detector, scope: Collection[str] | None = None) ->
         >>> estimated_bytes(detector)  # 15 parameters, 200 calibration scores
         1660
     """
-    network, settings = detector.network, needed_passes(detector).settings
+    network, settings = detector.network, detector.needs.settings
     if scope is None:
         scope = detector.engine.perturbation(settings).scales if settings.n_samples else ()
     more = sum(network.parameters[name].numel() for name in scope) * (settings.n_passes - 1)

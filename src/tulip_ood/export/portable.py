@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.errors import InputError, ModelError
 from tulip_ood.export.exportable import example_inputs
@@ -21,26 +20,8 @@ from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
 from tulip_ood.network.partition import Partition
-from tulip_ood.network.running import Needs
 
-__all__ = ["Portable", "needed_passes"]
-
-
-def needed_passes(detector: Detector) -> Needs:
-    """The passes that scoring and the probabilities need: the base pass alone where both J are 0.
-
-    Example:
-        >>> import torch, tulip_ood
-        >>> x, y = torch.randn(200, 4), torch.randint(3, (200,))
-        >>> detector = tulip_ood.detectors.MSP(torch.nn.Linear(4, 3)).fit([(x, y)])
-        >>> needed_passes(detector).settings.n_passes
-        1
-    """
-    detector._ready()
-    envelope = detector._order if isinstance(detector, Auto) else detector
-    needs = detector._needs_to_score()
-    wide = getattr(envelope._state, "j_probs", 0.0) and not needs.settings.n_samples
-    return detector._needs() if wide else needs
+__all__ = ["Portable"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +61,7 @@ class Portable:
     @staticmethod
     def of(detector: Detector, dtype: torch.dtype = torch.float32) -> "Portable":
         """From a fitted detector, with passes in float32 or in the detector's own dtype."""
-        needs = needed_passes(detector)
+        needs = detector.needs
         settings = needs.settings
         example = example_inputs(detector)
         network = _copy(detector.network, example, dtype)

@@ -151,7 +151,7 @@ class _Measuring(Tulip):
     def _ready(self) -> None:
         return None
 
-    def _needs_to_score(self) -> Needs:
+    def _needs_to_predict(self) -> Needs:
         return Needs(self._settings(), measures=self._extra)
 
 
