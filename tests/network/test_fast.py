@@ -14,9 +14,12 @@ from tulip_ood.detectors.trial_passes import Runner
 from tulip_ood.errors import TulipError, TulipWarning
 from tulip_ood.network.exporting import MOST_ROWS
 from tulip_ood.network.fast import FastOptions, FastPasses
+from tulip_ood.network.initial_mean import InitialMean
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.network import Network
 from tulip_ood.network.partition import Partition
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.perturbation import PassSettings, Perturbation
 from tulip_ood.network.rows import collect_rows
 from tulip_ood.network.running import Needs, run_passes
 from tulip_ood.numerics.tasks import make_task
@@ -345,6 +348,35 @@ def test_mirror_images_are_answered_as_by_plain_passes(
     torch.testing.assert_close(found.extras, plain.extras, rtol=1e-4, atol=1e-4)
     own = run_passes(perturbation, x.flip(-1), batch_size=16)
     assert torch.equal(Mirrored().passes_of(plain).base, own.base)
+
+
+@pytest.mark.parametrize("place", ["cuda", "mps"])
+def test_plain_passes_stay_on_a_gpu_too(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no graph (yet), neighbours should not be looked for on the CPU."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    )
+    network = Network(model, make_task("classification"))
+    x = torch.rand(5, 3, 8, 8)
+    network.probe(x)
+    perturbation = Perturbation(network, {}, InitialMean({}, ()), PassSettings(0.01, n_samples=0))
+    needs = Needs(perturbation.settings, measures=(Mirrored(),))
+    fast, asked = FastPasses(network), []
+
+    def run(*given: Any, device: torch.device | None, **more: Any) -> Passes:
+        asked.append(device)  # it is not there: another one without numbers takes its place
+        with monkeypatch.context() as here:
+            here.setattr(network, "device", torch.device("cpu"))
+            return run_passes(*given, device=torch.device("meta") if device else None, **more)
+
+    monkeypatch.setattr("tulip_ood.network.fast.run_passes", run)
+    monkeypatch.setattr(network, "device", torch.device(place))
+    made = [fast.run(perturbation, x, batch_size=2, needs=needs, on_device=on) for on in (0, 1)]
+    there = place == "cuda"  # float64 is not to be had on others
+    assert asked == [None, torch.device(place) if there else None]
+    for record, where in zip(made, ["cpu", "meta" if there else "cpu"], strict=True):
+        found = (record.base, record.noisy, record.features, *record.extras.values(), *record.head)
+        assert {tensor.device.type for tensor in found} == {where}
 
 
 class Crowded(nn.Linear):

@@ -189,10 +189,19 @@ class FastPasses:
         on_device: bool = False,
         **more: Any,
     ) -> Passes:
-        """What `run_passes` gives, with its arguments; fast ones may leave it on the device."""
+        """What `run_passes` gives, with its arguments; left `on_device`, if that is a GPU."""
+        device = self.network.device
+        on_device = on_device and device.type == "cuda"  # others may lack float64
 
         def plainly() -> Passes:
-            return run_passes(perturbation, source, batch_size=batch_size, needs=needs, **more)
+            return run_passes(
+                perturbation,
+                source,
+                batch_size=batch_size,
+                needs=needs,
+                device=device if on_device else None,
+                **more,
+            )
 
         partition = self._partition(perturbation, source, needs)
         if partition is None:
@@ -231,7 +240,7 @@ class FastPasses:
                 return self._partitions[key]
             earns = None if self.exact else key[1]  # exact ones hold no weights: all earn together
             flops = self.network.known_probe.compute.flops
-            self._computed[earns] += n * flops * perturbation.settings.n_passes
+            self._computed[earns] += n * flops * needs.passes
             if self._computed[earns] < self._price():
                 return None
             try:

@@ -75,7 +75,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Forwarded:
-    """One pass over all inputs, on the CPU.
+    """One pass over all inputs, on the CPU unless asked for elsewhere.
 
     Attributes:
         logits: [N, …, o].
@@ -104,6 +104,7 @@ def forward(
     features: bool = False,
     measures: Sequence[Measure] = (),
     progress: Progress | None = None,
+    device: torch.device | None = None,
 ) -> Forwarded:
     """One pass over all inputs.
 
@@ -116,6 +117,7 @@ def forward(
         features: Whether to keep penultimate features.
         measures: What else to measure of the inputs.
         progress: Called with the number of inputs that went through a pass, measures counted.
+        device: Where outputs are kept; on the CPU by default.
 
     Example:
         >>> from tulip_ood.numerics.tasks import make_task
@@ -124,8 +126,8 @@ def forward(
         torch.Size([5, 3])
     """
     n = len(source) if isinstance(source, Rows) else structures.count_rows(source)
-    logits, kept = Gathered(n, "outputs"), Gathered(n, "features")
-    extras = {measure.key: Gathered(n, measure.key) for measure in measures}
+    logits, kept = (Gathered(n, what, device) for what in ("outputs", "features"))
+    extras = {measure.key: Gathered(n, measure.key, device) for measure in measures}
     looks = [measure for measure in measures if isinstance(measure, Look)]
     head: Head | None = None
     for index, batch in batches_of(source, batch_size):
@@ -146,7 +148,7 @@ def forward(
     if logits.whole is None:
         raise InputError("there are no inputs")
     if head is not None:
-        head = Head(*(part.detach().cpu() for part in head))
+        head = Head(*(part.detach().to(device or "cpu") for part in head))
     found = {key: rows.whole for key, rows in extras.items() if rows.whole is not None}
     return Forwarded(logits.whole, kept.whole, head, found)
 
@@ -214,6 +216,7 @@ def run_passes(
     epsilon: float | None = None,
     keyed: bool = False,
     progress: Progress | None = None,
+    device: torch.device | None = None,
 ) -> Passes:
     """Base, M noisy and (where the settings want it) drift passes (Alg. 1, lines 2–7).
 
@@ -228,6 +231,7 @@ def run_passes(
         epsilon: Another ε than the perturbation's (never held in memory).
         keyed: Whether to compute the content key (hashes weights and inputs).
         progress: Called with the number of inputs that went through a pass.
+        device: Where the record is kept; on the CPU by default.
 
     Example:
         >>> from tulip_ood.network.initial_mean import InitialMean
@@ -243,7 +247,13 @@ def run_passes(
     if epsilon is not None:
         settings = settings.with_(epsilon=epsilon)
     run = partial(
-        forward, network, source, batch_size=batch_size, positions=positions, progress=progress
+        forward,
+        network,
+        source,
+        batch_size=batch_size,
+        positions=positions,
+        progress=progress,
+        device=device,
     )
     if base is None:
         base = run(features=True, measures=needs.measures)
