@@ -43,32 +43,32 @@ def test_the_score_is_the_formula(fitted: Auto, data: tuple[Tensor, Tensor]) -> 
         seed=0,
     )
     state = fitted.fitted
-    order, clipped, neighbours, ratio = (
+    order, clipped, neighbours, aligned, ratio = (
         (part._score(own, passes) - centre) / spread
         for part, own, centre, spread in zip(
             fitted.parts, state.parts, state.centres, state.spreads, strict=True
         )
     )
-    e, k, r = (fitted._weights[name] for name in ("react", "knn", "ratio"))
+    e, k, n, r = (fitted._weights[name] for name in ("react", "knn", "nci", "ratio"))
     assert set(fitted._bars.values()) == {1.0}  # vectors have no mildly changed copies
+    assert min(e, k, n) > 0
     expected = (
         order
-        + k * neighbours / 2
+        + 0.75 * (k * neighbours + n * aligned).clamp_min(0)
         + e * (clipped - 1).clamp_min(0)
-        + k * (neighbours - 1).clamp_min(0)
         + r * (ratio - 1).clamp_min(0)
     )
     torch.testing.assert_close(fitted._score(state, passes), expected)
 
 
 def test_all_share_their_noise(fitted: Auto) -> None:
-    order, _, _, ratio = fitted.parts
+    order, *_, ratio = fitted.parts
     assert order._settings() == ratio._settings()
 
 
 def test_scores_are_made_where_the_passes_are(looking: Auto) -> None:
     """One part that takes its passes to the CPU makes all of them wait for it on a GPU."""
-    assert [part._scores_on_device() for part in looking.parts] == [True] * 5
+    assert [part._scores_on_device() for part in looking.parts] == [True] * 6
 
 
 def test_constants_of_the_parts(fitted: Auto, data: tuple[Tensor, Tensor]) -> None:
@@ -95,20 +95,21 @@ def test_strength_0_ranks_as_tulip(data: tuple[Tensor, Tensor]) -> None:
     a, b = auto.score(x), tulip.score(x)
     assert torch.equal(a.argsort(stable=True), b.argsort(stable=True))
     assert torch.equal(auto.predict(x).probs, tulip.predict(x).probs)
-    assert "auto-2: TULiP's score; nothing else is heard" in str(auto.report())
+    assert "auto-3: TULiP's score; nothing else is heard" in str(auto.report())
 
 
 def test_features_that_may_be_negative_are_clipped(data: tuple[Tensor, Tensor]) -> None:
     model, (x, _) = network(nn.Tanh()), data
-    detector = Auto(model).fit([(x, (model(3 * x) + torch.randn(400, 3) / 9).argmax(1))])
-    assert detector._part_names == ("tulip", "react", "knn", "ratio")
+    labels = (model(3 * x) + torch.randn(400, 3) / 9).argmax(1)
+    detector = Auto(model).fit([(x, labels)])
+    assert detector._part_names == ("tulip", "react", "knn", "nci", "ratio")
     assert detector._weights["react"] > 0
 
 
 def test_logits_that_are_changed_behind_the_last_layer(
     data: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:
-    """Clipped features would have to go through what lies behind it."""
+    """What features make of the answer hangs on what lies behind it; neighbours do not."""
 
     class Sharpened(nn.Module):
         def __init__(self) -> None:
@@ -123,7 +124,8 @@ def test_logits_that_are_changed_behind_the_last_layer(
         model = Sharpened()
         detector = Auto(model).fit([data])
         again = detector.fit([data])
-    assert any(f.code == "without-react" for f in detector.report().findings)
+    codes = {finding.code for finding in detector.report().findings}
+    assert codes >= {"without-react", "without-nci"}
     assert again._part_names == ("tulip", "knn", "ratio")
     detector.save(tmp_path / "auto.tulip")
     loaded = tulip_ood.load(tmp_path / "auto.tulip", model)
@@ -201,8 +203,9 @@ def test_inner_stages_count_beyond_what_mild_changes_explain(looking: Auto) -> N
     weights, bars = looking._weights, looking._bars
     assert weights["depth"] == 2
     assert min(bars.values()) >= 1
-    expected = column["tulip"] + weights["knn"] * column["knn"] / 2
-    for name in ("react", "knn", "ratio", "depth"):
+    lie = weights["knn"] * column["knn"] + weights["nci"] * column["nci"]
+    expected = column["tulip"] + 0.75 * lie.clamp_min(0)
+    for name in ("react", "ratio", "depth"):
         expected = expected + weights[name] * (column[name] - bars[name]).clamp_min(0)
     torch.testing.assert_close(looking._score(state, passes), expected)
     assert bool((column["depth"] > bars["depth"]).any())
@@ -377,7 +380,7 @@ def test_both_images_count_half(mirroring: Auto) -> None:
         expected = part._score(state, own)
         if name == "tulip":
             expected = (expected + detector.task.base_uncertainty(mirrored.base)) / 2
-        if name == "knn":
+        if name in ("knn", "nci"):
             expected = (expected + part._score(state, mirrored)) / 2
         torch.testing.assert_close(detector._says(part, state, own), expected)
     # Rows are sorted by content: the same images, in another order.
@@ -422,17 +425,18 @@ def test_weights_are_kept_in_a_file(
     assert isinstance(again, Auto)
     assert again._weights == fitted._weights
     assert torch.equal(again.score(x), fitted.score(x))
-    assert any("auto-2" in line for line in again.report().lines)
+    assert any("auto-3" in line for line in again.report().lines)
 
 
-@pytest.mark.parametrize("recipe", ["auto-1", None])
+@pytest.mark.parametrize("recipe", ["auto-1", "auto-2", None])
 def test_another_recipe_is_not_taken_for_this_one(fitted: Auto, recipe: str | None) -> None:
     """The first did not stand in its files."""
     config, tensors = fitted.configuration()
-    assert config.pop("rule") == "auto-2"
+    assert config.pop("rule") == "auto-3"
     if recipe is not None:
         config["rule"] = recipe
-    with pytest.raises(FileFormatError, match=r"recipe auto-1, .* has auto-2, .* fit it again"):
+    words = rf"recipe {recipe or 'auto-1'}, .* has auto-3, .* fit it again"
+    with pytest.raises(FileFormatError, match=words):
         Auto.from_configuration(network(), config, tensors)
 
 

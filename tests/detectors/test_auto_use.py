@@ -288,7 +288,7 @@ def test_without_noise_the_network_answers_for_itself(quiet: Auto) -> None:
 
 def test_without_noise_is_what_no_width_gives(quiet: Auto) -> None:
     """J = 0, however many passes there are to learn from."""
-    parts, still = ("tulip", "react", "knn", "depth"), {"tulip": {"j": 0.0}}
+    parts, still = ("tulip", "react", "knn", "nci", "depth"), {"tulip": {"j": 0.0}}
     other = fitted(seeing(), seen(), parts=parts, settings=still, n_samples=4)
     x = torch.cat([smooth(20), 3 * smooth(20)])
     torch.testing.assert_close(other.score(x), quiet.score(x))
@@ -303,6 +303,28 @@ def test_without_noise_is_kept_in_a_file(quiet: Auto, tmp_path: Path) -> None:
     x = smooth(10)
     assert torch.equal(again.score(x), quiet.score(x))
     assert again.fit([seen()])._needs_to_score().passes == quiet._needs_to_score().passes
+
+
+def test_probabilities_may_need_noise_that_the_score_does_not(
+    vectors: tuple[Tensor, Tensor],
+) -> None:
+    """J = 0 over a network that is too sure of itself: `needs` counts what its answer takes."""
+    model, (x, _) = network(), vectors
+    with torch.no_grad():
+        model[-1].weight.mul_(40)
+        torch.manual_seed(0)
+        y = torch.multinomial((model(x) / 2).softmax(dim=1), 1).squeeze(1)
+    parts, still = ("tulip", "react", "knn", "nci"), {"tulip": {"j": 0.0}}
+    silent = fitted(model, (x, y), parts=parts, settings=still)
+    tulip = Tulip(model, n_samples=6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tulip.fit([(x, y)], recipe="balanced")
+    assert tulip.fitted.j_probs > 0
+    assert (silent._needs_to_score().settings.n_samples, silent.needs.settings.n_samples) == (0, 6)
+    answer = silent.predict(x)
+    assert torch.equal(answer.probs, tulip.predict(x).probs)
+    assert torch.equal(answer.score, silent.score(x))
 
 
 @pytest.mark.parametrize(
@@ -324,3 +346,54 @@ def test_what_needs_noise(settings: dict[str, Any], message: str) -> None:
 def test_auto_is_no_part_of_a_sum(name: str) -> None:
     with pytest.raises(InputError, match="auto is a sum already.*use it alone"):
         tulip_ood.detectors.make(name, torch.nn.Linear(4, 3))
+
+
+class Dead(nn.Module):
+    """Its features are all zero, so that nothing lies near anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features, self.head, self.beside = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x).relu() * 0) + self.beside(x)
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_features_without_neighbours_are_left_out(tmp_path: Path) -> None:
+    model = Dead()
+    x = torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
+    y = (model(3 * x) + torch.randn(300, 3) / 2).argmax(1)
+    detector = Auto(model, head="head").fit([(x, y)])
+    told = [str(finding) for finding in detector.report().findings]
+    assert any("no neighbours" in line and "without-knn" in line for line in told)
+    assert "knn" not in detector._part_names
+    detector.save(tmp_path / "dead.tulip")
+    again = tulip_ood.load(tmp_path / "dead.tulip", model)
+    assert torch.equal(again.score(x), detector.score(x))
+
+
+class Cosine(nn.Module):
+    """Logits are cosines, much enlarged: rounding is, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.features, self.weight = nn.Linear(6, 32), nn.Parameter(torch.randn(3, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = nn.functional.normalize(self.features(x).relu(), dim=1)
+        return 100 * features @ nn.functional.normalize(self.weight, dim=1).T
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_scores_that_hang_on_the_batch_are_told() -> None:
+    model = Cosine()
+    x = torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
+    y = (model(x) + 10 * torch.randn(300, 3)).argmax(1)
+    detector = Auto(model, settings={"tulip": {"epsilon": 1e-5, "j": 50.0}}).fit([(x, y)])
+    told = {finding.code: str(finding) for finding in detector.report().findings}
+    assert "for auto, settings={'tulip': {'epsilon': …}}" in told["batch-sensitive"]
+    alone = torch.cat([detector.score(one) for one in x[:40].split(1)])
+    assert (detector.score(x[:40]) - alone).abs().max() > 5e-6 * detector.calibration.spread

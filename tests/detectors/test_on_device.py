@@ -11,5 +11,5 @@ def test_scores_of_passes_on_an_accelerator() -> None:
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert set(found) >= {"auto", "knn", "react", "tulip", "tulip+scale", "tulip&knn"}
+    assert set(found) >= {"auto", "knn", "nci", "react", "tulip", "tulip+scale", "tulip&knn"}
     assert set(found.values()) == {"pretended"}

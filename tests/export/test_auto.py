@@ -38,12 +38,12 @@ from tulip_ood.numerics.tasks import make_task
 
 from .plain import close, run_plainly
 
-ALL = ("tulip", "react", "knn", "ratio", "depth")
+ALL = ("tulip", "react", "knn", "nci", "ratio", "depth")
 
 
 @pytest.fixture(scope="module")
 def fitted(images: Any) -> Auto:
-    """One that hears all five and looks at mirror images."""
+    """One that hears all six and looks at mirror images."""
     detector = Auto(images.model, n_samples=2).fit(images.loader())
     assert detector._heard == ALL
     assert detector._mirrors
@@ -99,7 +99,8 @@ def test_a_transformer_that_takes_pixels(vit: nn.Module, images: Any, tmp_path: 
     pixels = ((images.val[0] * 0.15 + 0.5) * 255).round().clamp(0, 255).to(torch.uint8)
     pixels = pixels.permute(0, 2, 3, 1).contiguous()
     x = preprocess.normalise(pixels.numpy())
-    detector = Auto(vit, n_samples=2, scope="last-block").fit([(x, images.val[1])])
+    detector = Auto(vit, n_samples=2, scope="last-block")
+    detector = detector.fit([(x, images.val[1])])
     assert detector._part_names == ALL
     detector = loud(detector, *ALL[1:])
     tulip_ood.export(detector, tmp_path / "gate.onnx", preprocess=preprocess, check=[x])
@@ -118,7 +119,7 @@ def test_vectors_of_two_classes(vectors: Any, tmp_path: Path) -> None:
     y = (model(3 * x) + torch.randn(len(x), 2) / 2).argmax(1)
     detector = Auto(model, n_samples=2).fit([(x, y)])
     assert detector._part_names == ALL[:-1]
-    detector = loud(detector, "react", "knn", "ratio", mirrors=False)
+    detector = loud(detector, "react", "knn", "nci", "ratio", mirrors=False)
     detector._bars["ratio"] = math.inf
     tulip_ood.export(detector, tmp_path / "gate.onnx", check=[x])
     artefact = tulip_ood.export.load(tmp_path / "gate.onnx")

@@ -224,17 +224,19 @@ def test_findings_are_shown(vectors: Any) -> None:
     assert "only 60 validation inputs" in text
 
 
-def test_auto_says_what_it_listens_to(images: Any) -> None:
+@pytest.mark.parametrize("n_samples", [0, 4])
+def test_auto_says_what_it_listens_to(n_samples: int, images: Any) -> None:
     x, y = images.val
-    auto = tulip_ood.Auto(images.model, n_samples=4).fit([(x[:200], y[:200])])
+    auto = tulip_ood.Auto(images.model, n_samples=n_samples).fit([(x[:200], y[:200])])
     found = evaluate({"auto": auto}, (x[200:260], y[200:260]), {"odd": images.ood[:40]})
     page = report_html(found, auto, method="auto", baseline=None)
     text = " ".join(" ".join(checked(page).text).split())
     heard = {"react": "clipped features", "knn": "neighbours", "ratio": "noise to drift"}
-    heard["depth"] = "inner stages"
+    heard |= {"nci": "alignment", "depth": "inner stages"}
     for name, words in heard.items():
         assert (f" {words} weight " in text) == (name in auto._heard), name
-    assert "T TULiP ε = 0.005, J = " in text
+    assert ("T TULiP ε = 0.005, J = 1.5" in text) == (n_samples > 0)
+    assert ("T entropy no noise" in text) == (n_samples == 0)
 
 
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")

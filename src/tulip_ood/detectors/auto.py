@@ -1,14 +1,16 @@
-"""One detector that needs no tuning and no OOD data: the recipe `auto-2`.
+"""One detector that needs no tuning and no OOD data: the recipe `auto-3`.
 
 TULiP with the balanced λ orders the inputs, as it orders the network's own errors well; where the
 network answers mirror images alike, the entropy of the mirror image is averaged with it (T). More
-opinions come from the same passes: the energy of clipped features (E, ReAct), neighbours (K, of the
-mirror image too), and the ratio of noise to drift (R), each as far as it finds pseudo-OOD (its
-weight w); and how unusual the input looks to the inner stages of the network (I). Neighbours shift
-the order of all inputs. Beyond that, opinions count only where they speak clearly against an input
-(c), more clearly than against mildly changed validation images that are still answered rightly:
+opinions come from the same passes. How the features lie: far from those of validation inputs (K,
+neighbours), and not along the weights of the class that is answered (N, NCI), both of the mirror
+image too. The energy of clipped features (E, ReAct), and the ratio of noise to drift (R). Each of
+them counts as far as it finds pseudo-OOD (its weight w). And how unusual the input looks to the
+inner stages of the network (I). Opinions only speak against an input: K and N together where they
+are above the middle, the others where they speak more clearly than against mildly changed
+validation images that are still answered rightly (c):
 
-    U = z(T) + strength · (½ w_K z(K) + 2 w_E max(0, z(E) − c_E) + w_K max(0, z(K) − c_K)
+    U = z(T) + strength · (¾ max(0, w_K z(K) + w_N z(N)) + 2 w_E max(0, z(E) − c_E)
                            + w_R max(0, z(R) − c_R) + 2 max(0, z(I) − c_I))
 
 with every score centred and scaled on held-out validation data (z).
@@ -23,6 +25,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from tulip_ood.detectors.auto_parts import (
+    ALIGNED,
     CLIPPED,
     DEPTH,
     NEIGHBOURS,
@@ -31,14 +34,14 @@ from tulip_ood.detectors.auto_parts import (
     RATIO,
     PartedSum,
     chosen_parts,
-    in_words_of_auto,
     part_settings,
 )
+from tulip_ood.detectors.auto_words import auto_lines, in_words_of_auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import SumState, union
 from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.engine import PassCount
-from tulip_ood.detectors.enveloped import predict_enveloped
+from tulip_ood.detectors.enveloped import needs_of_envelope, predict_enveloped
 from tulip_ood.detectors.evidence import Trial, Weights
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.detectors.ratio import Ratio
@@ -60,12 +63,13 @@ __all__ = ["Auto"]
 
 # J* is 2 to 3.5 on some networks, and orders errors worse in the mean (docs/research.md).
 ORDER_J = 1.5
-# So much worse than entropy at finding pseudo-OOD is not listened to. Neighbours move the order of
-# all inputs: they have to find it nearly as well, or errors are ordered worse.
-NOTHING_BELOW = {NEIGHBOURS: 0.05, CLIPPED: 0.20}
+# So much worse than entropy at finding pseudo-OOD is not listened to; .1 for the others.
+NOTHING_BELOW = {CLIPPED: 0.20}
+OF_FEATURES, THEIR_SLOPE = (NEIGHBOURS, ALIGNED), 0.75  # how features lie: heard together
+BOTH_IMAGES = OF_FEATURES  # what speaks of the mirror image too, beside TULiP
 CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median, at least
 # So many mildly changed images say no more.
-EXPLAINED = {CLIPPED: 0.9, NEIGHBOURS: 0.9, RATIO: 0.9, DEPTH: 0.98}
+EXPLAINED = {CLIPPED: 0.9, RATIO: 0.9, DEPTH: 0.98}
 DOUBLY = 2.0  # what mild changes do not explain in E and I counts double: few ID inputs get there
 SAMPLES = 6  # docs/research.md: 4, 6 and 10 find as much
 MAY_LOSE = 0.03  # of the accuracy on validation images, where they are mirrored
@@ -75,7 +79,7 @@ SHOWN = {NEIGHBOURS: "neighbours", DEPTH: "stages"}
 
 
 class Auto(PartedSum):
-    """TULiP, and what clipped features, neighbours, drift and inner stages say beside it.
+    """TULiP, and what features, drift and inner stages say beside it.
 
     Args:
         model: Any trained `torch.nn.Module` that returns logits (or has `.logits`).
@@ -86,7 +90,7 @@ class Auto(PartedSum):
         scope: Which parameters are perturbed, as in `Tulip`.
         mirror: Look at the mirror image, too (one more pass), where inputs are images and the
             network is as good on mirrored validation images.
-        parts: Which of the five scores take part; "tulip" always does. Where a network's
+        parts: Which of the six scores take part; "tulip" always does. Where a network's
             penultimate features or inner stages cannot be found, inputs are not images, or the
             task is not classification, some are left out, and the report says so.
         settings: For each part, arguments of its own, by name.
@@ -104,7 +108,7 @@ class Auto(PartedSum):
     """
 
     name: ClassVar[str] = "auto"
-    recipe: ClassVar[str] = "auto-2"
+    recipe: ClassVar[str] = "auto-3"
     shares_noise: ClassVar[bool] = True
 
     def __init__(
@@ -155,10 +159,11 @@ class Auto(PartedSum):
             self._find("tune-unused", "tune=… was not used: auto chooses nothing on OOD data")
         probe = self.network.known_probe
         if probe.head is None:
-            for name in (CLIPPED, NEIGHBOURS):
+            for name in (CLIPPED, *OF_FEATURES):
                 self._leave_out(name, "penultimate features are not to be found (see head=…)")
-        elif not probe.head_is_logits:  # clipped features would have to go through what lies behind
-            self._leave_out(CLIPPED, "the last linear layer's output are not the logits")
+        elif not probe.head_is_logits:  # what features make of the answer hangs on what lies behind
+            for name in (CLIPPED, ALIGNED):
+                self._leave_out(name, "the last linear layer's output are not the logits")
         recipe, order = recipe_named("balanced"), self._order
         setting = recipe.setting
         if isinstance(self.task, Regression):
@@ -192,6 +197,8 @@ class Auto(PartedSum):
 
     def _weigh(self, trial: Trial) -> None:
         """How much every part counts, and from where on."""
+        for name, reason in trial.refused.items():
+            self._leave_out(name, reason)
         self._weights, said = trial.weights(NOTHING_BELOW)
         if CLIPPED in self._weights:
             self._weights[CLIPPED] *= DOUBLY
@@ -200,10 +207,11 @@ class Auto(PartedSum):
         if DEPTH in self._weights:
             self._weights[DEPTH] = DOUBLY if mild else 0.0
         self._bars = dict.fromkeys(EXPLAINED, CLEARLY)
-        for name, values in mild.items():
-            known = values[values.isfinite()]
-            bars = quantiles(known, (EXPLAINED[name],)) if len(known) else [math.inf]
-            self._bars[name] = max(CLEARLY, *bars)
+        for name, share in EXPLAINED.items():
+            if name in mild:
+                known = mild[name][mild[name].isfinite()]
+                bars = quantiles(known, (share,)) if len(known) else [math.inf]
+                self._bars[name] = max(CLEARLY, *bars)
         self._facts["evidence"] = {**said, "bars": dict(self._bars)}
 
     def _check_depth(self, rows: Rows, count: PassCount) -> None:
@@ -251,7 +259,8 @@ class Auto(PartedSum):
             order._state = replace(order._state, j_probs=0.0)  # nor do probabilities need noise
         states = tuple(order._state if i == at else s for i, s in enumerate(self._state.parts))
         self._state = replace(self._state, parts=states)
-        alone = self._heard == (ORDER,)  # otherwise J = 0 is not the whole score
+        # Otherwise J = 0 is not the whole score; and without noise it is what was asked for.
+        alone = self._heard == (ORDER,) and self.n_samples != 0
         told = [f for f in order._findings if alone or f.code != "j-zero"]
         self._findings += [in_words_of_auto(finding) for finding in told]
         self._facts |= {**order._facts, "recipe": self.recipe}
@@ -273,20 +282,23 @@ class Auto(PartedSum):
         heard = [part._needs_to_score() for name, part in named if name in self._heard]
         return self._with_mirror(union(heard))
 
+    def _needs_to_predict(self) -> Needs:
+        return needs_of_envelope(self, self._order._state)
+
     def _with_mirror(self, needs: Needs) -> Needs:
         if not self._mirrors:
             return needs
         return replace(needs, measures=(*needs.measures, MIRRORED))
 
     def _says(self, part: Detector, state: Any, passes: Passes) -> Tensor:
-        """TULiP and neighbours speak of both images, the others of the image itself."""
+        """TULiP and how features lie speak of both images, the others of the image itself."""
         said = super()._says(part, state, passes)
         if not self._mirrors:
             return said
         name = self._part_names[self.parts.index(part)]
         if name == ORDER:
             return (said + self.task.base_uncertainty(MIRRORED.passes_of(passes).base)) / 2
-        if name == NEIGHBOURS:
+        if name in BOTH_IMAGES:
             return (said + super()._says(part, state, MIRRORED.passes_of(passes))) / 2
         return said
 
@@ -300,11 +312,12 @@ class Auto(PartedSum):
 
     def _put_together(self, said: Mapping[str, Tensor]) -> Tensor:
         total = said[ORDER]
-        if NEIGHBOURS in said:
-            total = total + self.strength * self._weights[NEIGHBOURS] / 2 * said[NEIGHBOURS]
-        for name, value in said.items():
-            if name != ORDER:  # what speaks against an input
-                beyond = (value - self._bars[name]).clamp_min(0.0)
+        lie = [self._weights[name] * said[name] for name in OF_FEATURES if name in said]
+        if lie:
+            total = total + self.strength * THEIR_SLOPE * sum(lie[1:], lie[0]).clamp_min(0.0)
+        for name in EXPLAINED:
+            if name in said:
+                beyond = (said[name] - self._bars[name]).clamp_min(0.0)
                 total = total + self.strength * self._weights[name] * beyond
         return total
 
@@ -327,25 +340,7 @@ class Auto(PartedSum):
         )
 
     def _report_lines(self) -> list[str]:
-        heard = [f"{self._weights[name]:.2g} × {name}" for name in self._heard if name != ORDER]
-        beside = f", and {self.strength:g} × what {', '.join(heard)} say beside it"
-        base, noise = "the network's own entropy", "no noise"
-        if self.n_samples != 0:
-            base, epsilon = "TULiP's score", self._order._setting.epsilon
-            noise = f"ε = {epsilon:g}, J = {self._order._state.j_score:.3g}"
-        mirrors = ", mirror images looked at as well" if self._mirrors else ""
-        return [
-            f"{self.recipe}: {base}" + (beside if heard else "; nothing else is heard"),
-            f"{noise}{mirrors}; passes to score an input: {self._needs_to_score().passes}",
-            *self._stage_line(),
-        ]
-
-    def _stage_line(self) -> list[str]:
-        depth = self._depth
-        if depth is None or DEPTH not in self._heard:
-            return []
-        names = ", ".join(stage.name for stage in depth.stages)
-        return [f"inner stages ({names}) count from {self._bars[DEPTH]:.3g} on"]
+        return auto_lines(self)
 
     # ---------------------------------------------------------------------- save
 

@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
+from tulip_ood.detectors.auto_words import in_words_of_auto
 from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.depth import Depth
-from tulip_ood.detectors.findings import Finding
+from tulip_ood.detectors.steadiness import look_at_noise
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import FileFormatError, InputError
 from tulip_ood.network.network import Network
+from tulip_ood.network.passes import Passes
+from tulip_ood.network.rows import Rows
 from tulip_ood.network.scope import Scope
 
 if TYPE_CHECKING:
     from tulip_ood.detectors.base import Detector
 
 __all__ = [
+    "ALIGNED",
     "CLIPPED",
     "DEPTH",
     "NEIGHBOURS",
@@ -26,13 +30,12 @@ __all__ = [
     "RATIO",
     "PartedSum",
     "chosen_parts",
-    "in_words_of_auto",
     "part_settings",
 ]
 
-ORDER, CLIPPED, NEIGHBOURS, RATIO, DEPTH = "tulip", "react", "knn", "ratio", "depth"
-PARTS = (ORDER, CLIPPED, NEIGHBOURS, RATIO, DEPTH)
-_ADVISED = {"j-zero": "j", "near-chance": "epsilon", "guessed-mean": "initial_mean"}
+ORDER, CLIPPED, NEIGHBOURS, ALIGNED = "tulip", "react", "knn", "nci"
+RATIO, DEPTH = "ratio", "depth"
+PARTS = (ORDER, CLIPPED, NEIGHBOURS, ALIGNED, RATIO, DEPTH)
 # How passes are made. All parts share them, so that only TULiP can be told.
 _OF_PASSES = (
     "antithetic",
@@ -111,19 +114,6 @@ def part_settings(
     return given
 
 
-def in_words_of_auto(finding: Finding) -> Finding:
-    """What TULiP has found; what it advises to set is given to `Auto` in another way.
-
-    Example:
-        >>> print(in_words_of_auto(Finding("near-chance", "Use a smaller epsilon")))
-        Use a smaller epsilon (for auto, settings={'tulip': {'epsilon': …}}) [near-chance]
-    """
-    if (name := _ADVISED.get(finding.code)) is None:
-        return finding
-    text = finding.text.replace(", or tune=…,", "")
-    return Finding(finding.code, f"{text} (for auto, settings={{'{ORDER}': {{'{name}': …}}}})")
-
-
 class PartedSum(Sum):
     """A sum around TULiP; a fit may leave parts out, the next one tries them again.
 
@@ -165,6 +155,12 @@ class PartedSum(Sum):
 
     def _draft(self) -> Self:
         return Sum._draft(self._whole)  # other data, or a changed network, may have use for them
+
+    def _finish(self, passes: Passes, rows: Rows | None, *more: Any) -> None:
+        super()._finish(passes, rows, *more)
+        if rows is not None:
+            found = look_at_noise(self, rows, self._order._state.j_score)
+            self._findings += [in_words_of_auto(finding) for finding in found]
 
     def _leave_out(self, name: str, reason: str) -> None:
         if name in self._part_names:

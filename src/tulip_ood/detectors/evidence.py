@@ -61,6 +61,9 @@ class Trial:
         count: Told of the passes that are made.
         says: What a detector says of passes, given what it has learned; its score by default.
 
+    Attributes:
+        refused: Why some of them could not learn, by name; nothing is said of them.
+
     Example:
         >>> import tulip_ood
         >>> from tulip_ood.detectors import GEN
@@ -86,7 +89,7 @@ class Trial:
         count: PassCount | None = None,
         says: Callable[[Detector, Any, Passes], Tensor] | None = None,
     ) -> None:
-        self._engine, self._scores, self._seed = engine, scores, seed
+        self._engine, self._seed = engine, seed
         half = len(rows) // 2
         # A dozen changed copies of every input would cost more than all the rest of a fit.
         self._budget = replace(Budget(), kind_inputs=min(Budget().kind_inputs, (half + 1) // 2))
@@ -98,7 +101,14 @@ class Trial:
         clean = self._some(self._judged)
         self._clean, self._inside = clean.base_alone(), clean.only_finite()
         learned = self._some(rows.take(range(half, len(rows)))).only_finite()
-        self._states = {name: score._learn(learned) for name, score in scores.items()}
+        self._states: dict[str, Any] = {}
+        self.refused: dict[str, str] = {}
+        for name, score in scores.items():
+            try:
+                self._states[name] = score._learn(learned)
+            except InputError as error:  # features that are all zero have no neighbours
+                self.refused[name] = str(error)
+        self._scores = {name: scores[name] for name in self._states}
 
     def _some(self, rows: Rows) -> Passes:
         some = rows.take(range(min(self._budget.id_inputs, len(rows))))

@@ -15,6 +15,11 @@ _MEANINGS = {
         "neighbours",
         "How far the input’s features lie from those of the nearest validation inputs.",
     ),
+    "nci": (
+        "N",
+        "alignment",
+        "How little the input’s features point along the weights of the answer’s class (NCI).",
+    ),
     "ratio": (
         "R",
         "noise to drift",
@@ -42,22 +47,32 @@ def opinions(detector: Auto) -> list[tuple[str, str, str, str]]:
         >>> [symbol for symbol, *_ in opinions(detector)]
         ['T']
     """
-    state = detector._order._state
-    mirror = ", with its mirror image" if detector._mirrors else ""
-    found = [
-        (
-            "T",
-            "TULiP",
-            f"ε = {state.setting.epsilon:g}, J = {state.j_score:.3g}{mirror}",
-            "The score that the others are added to: how far the answer spreads when the weights "
-            "are nudged, less what training has explained. It orders the network’s own errors.",
-        )
-    ]
+    found = [_order(detector)]
     for name in detector._heard:
         if name in _MEANINGS:
             symbol, words, meaning = _MEANINGS[name]
             found.append((symbol, words, _value(detector, name), meaning))
     return found
+
+
+def _order(detector: Auto) -> tuple[str, str, str, str]:
+    """What the others are added to."""
+    state = detector._order._state
+    mirror = ", with its mirror image" if detector._mirrors else ""
+    if not detector._needs_to_score().settings.n_samples:
+        return (
+            "T",
+            "entropy",
+            f"no noise{mirror}",
+            "The score that the others are added to: how undecided the network’s own answer is.",
+        )
+    return (
+        "T",
+        "TULiP",
+        f"ε = {state.setting.epsilon:g}, J = {state.j_score:.3g}{mirror}",
+        "The score that the others are added to: how far the answer spreads when the weights "
+        "are nudged, less what training has explained. It orders the network’s own errors.",
+    )
 
 
 def _value(detector: Auto, name: str) -> str:
