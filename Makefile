@@ -103,23 +103,25 @@ evidence-bench: ## The CIFAR tables (DATA=root NETWORKS="a b c" NAME=cifar10 OUT
 evidence-auto: $(VENV)/.dev ## Ways to combine scores, on finished benchmarks (CIFAR10=folder CIFAR100=folder)
 	$(VENV)/bin/python benchmarks/auto/combine.py "cifar10=$(CIFAR10)" "cifar100=$(CIFAR100)"
 
-evidence-auto-tasks: $(VENV)/.dev ## Auto and its rivals on thirteen tasks (STUDIES=folder of study.py's files)
+evidence-auto-tasks: $(VENV)/.dev ## Auto and its rivals on fifteen tasks (STUDIES=folder of study.py's files)
 	cd $(STUDIES) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/judge.py \
 		cifar10=c10_0.npz,c10_1.npz,c10_2.npz cifar100=c100_0.npz,c100_1.npz,c100_2.npz \
 		digits=digits_0.npz,digits_1.npz,digits_2.npz vit=vit_0.npz \
 		imagenet=lite0.npz,lite1.npz,lite2.npz leaves=leaves_0.npz,leaves_1.npz,leaves_2.npz \
 		signs=signs_0.npz,signs_1.npz,signs_2.npz scenes=scenes_0.npz,scenes_1.npz,scenes_2.npz \
 		birds=birds_0.npz,birds_1.npz,birds_2.npz butterflies=butterflies_0.npz,butterflies_1.npz,butterflies_2.npz \
-		cards=cards_0.npz,cards_1.npz,cards_2.npz --left-out simpsons=simpsons_0.npz,simpsons_1.npz,simpsons_2.npz \
-		instruments=instruments_0.npz,instruments_1.npz,instruments_2.npz
+		cards=cards_0.npz,cards_1.npz,cards_2.npz simpsons=simpsons_0.npz,simpsons_1.npz,simpsons_2.npz \
+		instruments=instruments_0.npz,instruments_1.npz,instruments_2.npz \
+		--left-out pets=pets_0.npz,pets_1.npz,pets_2.npz capitals=capitals_0.npz,capitals_1.npz,capitals_2.npz
 	$(VENV)/bin/python benchmarks/auto/draw.py
 
 evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (COLUMNS=folder of columns.py's files)
 	cd $(COLUMNS) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/parts.py \
 		cifar10=c10_0.npz,c10_1.npz cifar100=c100_0.npz,c100_1.npz digits=digits_0.npz,digits_1.npz \
-		vit=vit_0.npz imagenet=lite0.npz,lite1.npz leaves=leaves_0.npz,leaves_2.npz signs=signs_0.npz,signs_2.npz \
-		scenes=scenes_0.npz,scenes_2.npz birds=birds_0.npz,birds_2.npz \
-		butterflies=butterflies_0.npz,butterflies_2.npz cards=cards_0.npz,cards_2.npz
+		vit=vit_0.npz imagenet=lite0.npz,lite1.npz leaves=leaves_0.npz,leaves_1.npz signs=signs_0.npz,signs_1.npz \
+		scenes=scenes_0.npz,scenes_1.npz birds=birds_0.npz,birds_1.npz \
+		butterflies=butterflies_0.npz,butterflies_1.npz cards=cards_0.npz,cards_1.npz \
+		simpsons=simpsons_0.npz,simpsons_1.npz instruments=instruments_0.npz,instruments_1.npz
 
 evidence-auto-cost: $(VENV)/.dev ## What Auto costs beside TULiP on two cores that nobody else uses (DATA=…npz CHECKPOINT=…), ten minutes; MORE="--device cuda", or MORE="--device cuda --resnet50"
 	PYTHONPATH=src OMP_NUM_THREADS=2 $(VENV)/bin/python benchmarks/auto/cost.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" $(MORE)

@@ -24,7 +24,7 @@ LABELS = {
     "tulip-norm[recipe=balanced]": "tulip, `balanced`, D := ‖f(z)‖",
     "tulip[recipe=paper]": "tulip, `paper`",
     "tulip[recipe=paper,tune=ood]": "tulip, `paper`, J_scaling searched on TIN",
-    "auto": "auto, recipe before (`auto-1`)",
+    "auto": "auto, first recipe (`auto-1`)",
 }
 THEN = {"auto": 13}  # passes of what was measured
 Numbers = dict[str, dict[str, float]]  # by method and network

@@ -4,8 +4,8 @@
 
 One half of the validation images learns for the other (`val`, which gives the scale), one half for
 `inside`, its pseudo-OOD and its mildly changed copies, and all of them for everything else. Stored
-as they are, not yet centred and scaled: image and mirror image apart, TULiP with several J and M,
-what earlier rules used. `parts.py` reads them. Needs a GPU (half a minute a network).
+as they are, not yet centred and scaled: image and mirror image apart, TULiP with several J and M.
+`parts.py` reads them. Needs a GPU (half a minute a network).
 """
 
 import json
@@ -29,13 +29,12 @@ from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import collect_rows
 from tulip_ood.network.running import Needs, run_passes
-from tulip_ood.numerics import shaping
 from tulip_ood.shifts.kinds import kinds_for
 from tulip_ood.shifts.mild import MILD
 
 EPSILON, KIND, CLIP = 0.005, 128, 0.9
 M, FEWER = 10, (4, 6)
-ENT, GEN, EBO = SCORES["ent"], SCORES["gen"], SCORES["ebo"]
+ENT, EBO = SCORES["ent"], SCORES["ebo"]
 
 
 def few(z: Tensor, samples: int) -> Tensor:
@@ -57,6 +56,12 @@ def ratio(z: Tensor, own: Tensor) -> Tensor:
     trace_xx = ((own[1:-1] - own[0]) ** 2).sum(-1).mean()
     trace, drift = ((z[1:-1] - z[0]) ** 2).sum(-1).mean(0), (z[-1] - z[0]).norm(dim=-1)
     return ((trace + trace_xx) / drift.clamp_min(1e-9)).log()
+
+
+def aligned(f: Tensor, logits: Tensor, learned: Tensor, weight: Tensor) -> Tensor:
+    """NCI: how little features point along the weights of the class that is answered."""
+    out = f - learned.mean(0)
+    return -(out * weight[logits.argmax(-1)]).sum(-1) / out.norm(dim=-1).clamp_min(1e-12)
 
 
 def said(
@@ -81,14 +86,11 @@ def said(
     yield f"noise, M {M}", ENT(z[1:-1])
     clip = float(torch.quantile(learned[0].flatten()[:: 1 + learned[0].numel() // 2**22], CLIP))
     yield "react", EBO(logits(lambda v: v.clamp_max(clip), f)[:1])
-    if not bool((learned < 0).any()):
-
-        def scale(v: Tensor) -> Tensor:
-            return shaping.scale(v.flatten(0, 1), 85.0).view_as(v)
-
-        yield "shaped", GEN(stretched(logits(scale, f), logits(scale, learned), 0.5, 2.0))
-    yield "knn", nearest(f[0], learned[0])
-    yield "mirror, knn", nearest(mirror.need_features().to(device), learned[0])
+    other = mirror.need_features().to(device)
+    yield "knn", nearest(f[0], learned[0], 1)
+    yield "mirror, knn", nearest(other, learned[0], 1)
+    yield "nci", aligned(f[0], z[0], learned[0], made.weight[0])
+    yield "mirror, nci", aligned(other, mirror.base.to(device), learned[0], made.weight[0])
 
 
 def right(logits: Tensor, labels: Tensor | None) -> Any:

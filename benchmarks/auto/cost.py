@@ -32,10 +32,10 @@ from tulip_ood.models.spec import load_model
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measuring import machine
 
-FOUR = ("tulip", "react", "knn", "ratio")
+FIVE = ("tulip", "react", "knn", "nci", "ratio")
 DETECTORS: dict[str, Callable[..., Any]] = {
     "tulip, balanced": Tulip,
-    "auto, without inner stages": lambda model, **common: Auto(model, parts=FOUR, **common),
+    "auto, without inner stages": lambda model, **common: Auto(model, parts=FIVE, **common),
     "auto": Auto,
     "auto, without noise": lambda model, **common: Auto(model, n_samples=0, **common),
 }

@@ -2,11 +2,11 @@
 
     python benchmarks/auto/judge.py cifar10=c10_0.npz,c10_1.npz digits=… --left-out birds=…
 
-Reads what `study.py` has stored; `--add` leaves the tasks that stand in the file already. Writes
-result-judge.json: for every task the differences to plain entropy (AUROC near and far in points,
-AURC in per cent, correctly classified mildly corrupted images refused at 5 % of the test images in
-points), mean over its networks and for each; `Auto` on every set with a paired 95 % interval; what
-fitting cost.
+Reads what `study.py` has stored (`a.npz+b.npz`: other methods on the same network); `--add` leaves
+the tasks that stand in the file already. Writes result-judge.json: for every task the differences
+to plain entropy (AUROC near and far in points, AURC in per cent, correctly classified mildly
+corrupted images refused at 5 % of the test images in points), mean over its networks and for each;
+`Auto` on every set with a paired 95 % interval; what fitting cost.
 """
 
 import argparse

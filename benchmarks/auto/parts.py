@@ -14,14 +14,23 @@ from typing import Any
 import numpy as np
 from studied import Scores, Studied, of_tasks
 
-from tulip_ood.detectors.auto import CLEARLY, DOUBLY, EXPLAINED, MAY_LOSE, NOTHING_BELOW
+from tulip_ood.detectors.auto import (
+    CLEARLY,
+    DOUBLY,
+    EXPLAINED,
+    MAY_LOSE,
+    NOTHING_BELOW,
+    OF_FEATURES,
+    THEIR_SLOPE,
+)
 from tulip_ood.detectors.evidence import weight_of
 from tulip_ood.detectors.pseudo import KEEPS_LABEL, share_kept
 from tulip_ood.numerics.metrics import auroc
 
 ENTROPY, MIRROR = "entropy", "mirror"
-EVIDENCE = {"react": DOUBLY, "knn": 1.0, "ratio": 1.0, "depth": DOUBLY}
+EVIDENCE = {"react": DOUBLY, "ratio": 1.0, "depth": DOUBLY}
 NOT_JUDGED = "depth"  # inner stages find all pseudo-OOD
+ALONE = ("react", "depth", "ratio")  # they speak of the image itself
 
 
 @dataclass(frozen=True)
@@ -31,23 +40,36 @@ class Rule:
     order: str = "J 1.5, M 6"
     ratio: str = "ratio, M 6"
     mirror: bool = True
+    lie: tuple[str, ...] = OF_FEATURES
+    slope: float = THEIR_SLOPE
+    together: bool = True  # max(0, K + N), otherwise max(0, K) + max(0, N)
+    in_order: bool = False  # no max at all: for all inputs
     evidence: Mapping[str, float] = field(default_factory=lambda: EVIDENCE)
-    in_order: float = 0.5  # of neighbours
-    neighbours_from: float | None = None  # a bar for them, whatever mild changes show
     explained: Mapping[str, float] = field(default_factory=lambda: EXPLAINED)  # none: bars of 1
+    nothing_below: Mapping[str, float] = field(default_factory=lambda: NOTHING_BELOW)
     all_weights_1: bool = False
-    first: bool = False  # auto-1: shaped features, heard together with neighbours
 
     def without(self, part: str) -> "Rule":
         left = {name: slope for name, slope in self.evidence.items() if name != part}
-        return replace(self, evidence=left, in_order=0.0 if part == "knn" else self.in_order)
+        return replace(self, evidence=left, lie=tuple(name for name in self.lie if name != part))
 
 
+# auto-2: half of the neighbours in the order of all inputs, and all of them beyond a bar.
+SECOND = Rule(
+    lie=("knn",),
+    slope=0.5,
+    in_order=True,
+    evidence={**EVIDENCE, "knn": 1.0},
+    explained={**EXPLAINED, "knn": 0.9},
+    nothing_below={**NOTHING_BELOW, "knn": 0.05},
+)
 RULES: dict[str, Rule] = {
     "**the rule**": Rule(),
-    "T alone": Rule(evidence={}, in_order=0.0),
-    "without clipped features": Rule().without("react"),
+    "T alone": Rule(evidence={}, lie=()),
     "without neighbours": Rule().without("knn"),
+    "without NCI": Rule().without("nci"),
+    "without both": Rule(lie=()),
+    "without clipped features": Rule().without("react"),
     "without the ratio": Rule().without("ratio"),
     "without inner stages": Rule().without("depth"),
     "without mirror images": Rule(mirror=False),
@@ -58,13 +80,12 @@ RULES: dict[str, Rule] = {
     "4 noisy passes": Rule(order="J 1.5, M 4", ratio="ratio, M 4"),
     "10 noisy passes": Rule(order="J 1.5, M 10", ratio="ratio, M 10"),
     "no noise at all": Rule(order=ENTROPY).without("ratio"),
-    "neighbours not in the order": Rule(in_order=0.0),
-    "neighbours from their median on": Rule(
-        in_order=0.0, neighbours_from=0.0, evidence={**EVIDENCE, "knn": 1.5}
-    ),
+    "neighbours and NCI apart": Rule(together=False),
+    "neighbours and NCI in the order of all inputs": Rule(in_order=True),
+    "1 instead of ¾": Rule(slope=1.0),
     "all weights 1": Rule(all_weights_1=True),
     "bars of 1": Rule(explained={}),
-    "the rule before, `auto-1`": Rule(order="J*, M 10", ratio="ratio, M 10", first=True),
+    "the rule before, `auto-2`": SECOND,
 }
 
 
@@ -84,9 +105,9 @@ class Network:
 
     def said(self, name: str, mirror: bool) -> Scores:
         """Of the image, or the mean over both."""
-        other = {"knn": "mirror, knn", "react": None, "depth": None}.get(name, MIRROR)
-        if other is None or name.startswith(("ratio", "shaped")) or not (mirror and self.mirrors):
+        if name.startswith(ALONE) or not (mirror and self.mirrors):
             return self.columns[name]
+        other = f"{MIRROR}, {name}" if name in OF_FEATURES else MIRROR
         one, two = self.columns[name], self.columns[other]
         return {source: (one[source] + two[source]) / 2 for source in one}
 
@@ -106,31 +127,23 @@ class Network:
     def weight(self, name: str, said: Scores, rule: Rule) -> float:
         if rule.all_weights_1 or name == NOT_JUDGED:
             return 1.0
-        limits = NOTHING_BELOW.get(name, 0.1)
+        limits = rule.nothing_below.get(name, 0.1)
         return weight_of(self.found(said), self.found(self.columns[ENTROPY]), limits)
 
     def bar(self, name: str, z: Mapping[str, Any], rule: Rule) -> float:
-        if name == "knn" and rule.neighbours_from is not None:
-            return rule.neighbours_from
         if name not in rule.explained:
             return CLEARLY
         said = np.concatenate([z[copy][self.studied.right[copy]] for copy in self.mild])
         return max(CLEARLY, float(np.quantile(said, rule.explained[name])))
 
     def score(self, rule: Rule, told: dict[str, Any]) -> Scores:
-        columns = {name: rule.ratio if name == "ratio" else name for name in rule.evidence}
+        names = dict.fromkeys((*rule.lie, *rule.evidence))
+        columns = {name: rule.ratio if name == "ratio" else name for name in names}
         said = {name: self.said(column, rule.mirror) for name, column in columns.items()}
         order = self.scaled(self.said(rule.order, rule.mirror))
         weights = {name: self.weight(name, own, rule) for name, own in said.items()}
         z = {name: self.scaled(own) for name, own in said.items()}
-        slopes = dict(rule.evidence)
-        if rule.first:
-            shaped = self.columns.get("shaped", self.columns[ENTROPY])
-            g, k = self.weight("shaped", shaped, rule), weights["knn"]
-            of_shaped = self.scaled(shaped)
-            z["react"] = {s: g * of_shaped[s] + k * z["knn"][s] for s in order}
-            weights["react"], slopes["react"], slopes["knn"] = 1.0, 1.0, 0.0
-        bars = {name: self.bar(name, own, rule) for name, own in z.items()}
+        bars = {name: self.bar(name, z[name], rule) for name in rule.evidence}
         told |= {
             "weights": {name: round(value, 2) for name, value in weights.items()},
             "bars": {name: round(value, 2) for name, value in bars.items()},
@@ -138,11 +151,14 @@ class Network:
 
         def total(source: str) -> Any:
             values = order[source]
-            if "knn" in z:
-                values = values + rule.in_order * weights["knn"] * z["knn"][source]
-            for name, own in z.items():
-                beyond = np.maximum(own[source] - bars[name], 0.0)
-                values = values + slopes[name] * weights[name] * beyond
+            lie = [weights[name] * z[name][source] for name in rule.lie]
+            if rule.together:
+                lie = [np.sum(lie, axis=0)] if lie else []
+            for one in lie:
+                values = values + rule.slope * (one if rule.in_order else np.maximum(one, 0.0))
+            for name, slope in rule.evidence.items():
+                beyond = np.maximum(z[name][source] - bars[name], 0.0)
+                values = values + slope * weights[name] * beyond
             return values
 
         return {source: total(source) for source in ("test", "shifted", *self.studied.sets)}

@@ -27,15 +27,16 @@ class Studied:
     right: dict[str, NDArray[np.bool_]]
 
     @staticmethod
-    def of(file: str) -> "Studied":
-        with np.load(file) as found:
-            right = {k.removeprefix("right "): found[k] for k in found.files if k[:6] == "right "}
-            header = json.loads(str(found["header"]))
-            table = found["table"] if "table" in found.files else np.empty((0, 0))
-            methods = {}
-            if "methods" in found.files:
-                methods = dict(zip(header["methods"], found["methods"], strict=True))
-            return Studied(Path(file).stem, header, table.astype(np.float32), methods, right)
+    def of(files: str) -> "Studied":
+        """From a file, or from several of the same network that are joined by +."""
+        first, *others = (_read(file) for file in files.split("+"))
+        for other in others:
+            same = np.allclose(first.methods["ent"], other.methods["ent"], rtol=0, atol=1e-3)
+            if not same:
+                raise SystemExit(f"{files}: entropies differ, these are not of one network")
+            first.methods.update({n: v for n, v in other.methods.items() if n not in first.methods})
+            first.header["about"] = {**other.header["about"], **first.header["about"]}
+        return first
 
     @property
     def sets(self) -> list[str]:
@@ -94,6 +95,17 @@ def of_tasks(description: str | None, out: Path, judged: Callable[[list[str]], A
         result[task] = judged(files.split(","))
         print(task, flush=True)
     out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _read(file: str) -> Studied:
+    with np.load(file) as found:
+        right = {k.removeprefix("right "): found[k] for k in found.files if k[:6] == "right "}
+        header = json.loads(str(found["header"]))
+        table = found["table"] if "table" in found.files else np.empty((0, 0))
+        methods = {}
+        if "methods" in found.files:
+            methods = dict(zip(header["methods"], found["methods"], strict=True))
+        return Studied(Path(file).stem, header, table.astype(np.float32), methods, right)
 
 
 def _cut(

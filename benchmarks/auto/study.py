@@ -49,7 +49,8 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 M, NEIGHBOUR, KIND = 10, 5, 250
 METHODS = (
-    "msp", "ent", "gen", "ebo", "mls", "react", "scale", "ash-s", "adascale-a", "knn", "noise",
+    "msp", "ent", "gen", "ebo", "mls", "react", "scale", "ash-s", "adascale-a", "knn", "nci",
+    "fdbd", "noise",
     "tulip[recipe=balanced]", "tulip", "tulip+scale", "auto", "auto[n_samples=0]",
 )  # fmt: skip
 
@@ -70,6 +71,19 @@ SETS = {  # near and far
     "instruments": (
         ("other-instruments", "household"),
         ("galaxies", "solar-cells", "logos", "sea-mammals"),
+    ),
+    "pets": (
+        ("other-pets", "wild-animals"),
+        ("vehicles", "groceries", "clouds", "magnetic-tiles"),
+    ),
+    "capitals": (
+        ("other-capitals", "numerals"),
+        ("reef-fish", "fruit", "stylised", "portraits"),
+    ),
+    "sports": (("other-sports", "actions"), ("rooms", "coins", "pills", "charts")),
+    "plankton": (
+        ("other-plankton", "pollen"),
+        ("receipts", "circuit-boards", "eyes", "endoscopy"),
     ),
 }
 
@@ -156,9 +170,9 @@ def shapings(learned: Tensor) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]
         yield f"scale:{percentile:.0f}", scale
 
 
-def nearest(f: Tensor, bank: Tensor) -> Tensor:
+def nearest(f: Tensor, bank: Tensor, k: int = NEIGHBOUR) -> Tensor:
     distances = torch.cdist(normalize(f, dim=-1), normalize(bank, dim=-1))
-    return distances.topk(NEIGHBOUR, largest=False).values[..., -1]
+    return distances.topk(k, largest=False).values[..., -1]
 
 
 def by_hand(
