@@ -14,14 +14,14 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from networks import CLASSES, PARTS, normalised
+from networks import CLASSES, LAST, PARTS, as_lites_want, lite, normalised, tuned
 from networks import make as make_network
 from safetensors.torch import load_file
 from tasks import Task, digits, openood, packed
@@ -99,32 +99,33 @@ def task_of(name: str, folder: Path, network: str, limit: int) -> Task:
     if name in CLASSES:
         near, far = SETS[name]
         sets = dict.fromkeys((*near, *far), limit)
-        return packed(name, trained(name, network), folder, name, sets, near, PARTS, normalised)
+        weights = load_file(network)
+        if any(key.startswith(LAST) for key in weights):
+            model, prepare = filled(tuned(name), weights), as_lites_want
+        else:
+            model, prepare = filled(make_network(name), weights), normalised
+        return packed(name, model, folder, name, sets, near, PARTS, prepare)
     size = {"lite0": 224, "lite1": 240, "lite2": 260}[name]
 
-    def prepare(x: Tensor) -> Tensor:
+    def resized(x: Tensor) -> Tensor:
         if x.shape[-1] != size:
             x = interpolate(x, size=(size, size), mode="bicubic", antialias=True).clamp(0, 1)
-        return (255 * x - 127) / 128
+        return as_lites_want(x)
 
     sets = {"leaves": 400, "flowers": 600, "textures": 600, "xrays": 400}
     near = ("leaves", "flowers")
     own = folder / "imagenet"  # its sets are called as those of the leaves are, and are larger
-    return packed(name, lite(name, network), own, "imagenet", sets, near, (0.0, 0.5), prepare)
+    published = torch.load(network, map_location="cpu", weights_only=True)
+    model = filled(lite(name), published)
+    return packed(name, model, own, "imagenet", sets, near, (0.0, 0.5), resized)
 
 
 def trained(kind: str, file: str) -> nn.Module:
-    model = make_network(kind)
-    model.load_state_dict(load_file(file))
-    return model.eval()
+    return filled(make_network(kind), load_file(file))
 
 
-def lite(name: str, file: str) -> nn.Module:
-    """EfficientNet-Lite by its authors' package, with its published weights."""
-    from efficientnet_lite_pytorch import EfficientNet
-
-    model = EfficientNet.from_name(name.replace("lite", "efficientnet-lite"))
-    model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+def filled(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    model.load_state_dict(weights)
     return model.eval()
 
 
