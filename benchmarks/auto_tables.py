@@ -26,6 +26,7 @@ TASKS = {
     "pets": "pets (left out)",
     "capitals": "capitals (left out)",
 }
+OPENED = {"sports": "sports", "plankton": "plankton"}
 QUIET = "auto[n_samples=0]"
 MEANS = ("all", "rivals", "first")
 
@@ -147,13 +148,26 @@ def means(which: str) -> str:
     return table([title, "AUROC", "near / far", "AURC", "shifted refused"], rows)
 
 
-def each_network() -> str:
+def opened() -> str:
+    """Every method on the tasks that were opened last, as differences to entropy."""
+    tasks = read("auto/result-opened.json")["tasks"]
+    head, forms = [], ("auroc", "aurc", "shifted")
+    for task in OPENED:
+        head += [f"{task}: near / far", "AURC", "shifted refused"]
+    rows = []
+    for name in method_names(tasks, everywhere=True):
+        found = [tasks[task]["rows"][name] for task in OPENED]
+        rows.append([method_label(name), *(FORMS[form](own) for own in found for form in forms)])
+    return table(["", *head], rows)
+
+
+def each_network(file: str, titles: dict[str, str]) -> str:
     """`Auto` on every network."""
-    tasks = read("auto/result-judge.json")["tasks"]
+    tasks = read(f"auto/{file}.json")["tasks"]
     rows = [
         [title if i == 0 else "", name, str(own["errors"][i])]
         + [FORMS[form](own["each"]["auto"][name]) for form in ("auroc", "aurc", "shifted")]
-        for task, title in TASKS.items()
+        for task, title in titles.items()
         for own in [tasks[task]]
         for i, name in enumerate(own["networks"])
     ]
@@ -205,11 +219,11 @@ def before() -> str:
     return table(["", "networks", "near", "far", "AURC", "shifted refused"], rows)
 
 
-def tasks() -> str:
+def tasks(file: str, titles: dict[str, str]) -> str:
     """What the tasks are."""
-    found = read("auto/result-judge.json")["tasks"]
+    found = read(f"auto/{file}.json")["tasks"]
     rows = []
-    for task, title in TASKS.items():
+    for task, title in titles.items():
         own = found[task]
         near, far, errors, _ = own["entropy"]
         rows.append(
@@ -241,10 +255,13 @@ AUTO_TABLES: dict[str, Callable[[], str]] = {
     "combine": combine,
     **{f"auto-means-{which}": partial(means, which) for which in MEANS},
     **{f"auto-judged-{form}": partial(judged, form) for form in FORMS},
-    "auto-networks": each_network,
+    "auto-networks": partial(each_network, "result-judge", TASKS),
+    "auto-opened": opened,
+    "auto-opened-networks": partial(each_network, "result-opened", OPENED),
+    "auto-opened-tasks": partial(tasks, "result-opened", OPENED),
     "auto-parts": parts_means,
     **{f"auto-parts-{form}": partial(parts, form) for form in FORMS},
     "auto-before": before,
-    "auto-tasks": tasks,
+    "auto-tasks": partial(tasks, "result-judge", TASKS),
     "auto-kinds": kinds,
 }

@@ -6,7 +6,7 @@ Reads what `study.py` has stored (`a.npz+b.npz`: other methods on the same netwo
 the tasks that stand in the file already. Writes result-judge.json: for every task the differences
 to plain entropy (AUROC near and far in points, AURC in per cent, correctly classified mildly
 corrupted images refused at 5 % of the test images in points), mean over its networks and for each;
-`Auto` on every set with a paired 95 % interval; what fitting cost.
+`Auto` on every set, and its AURC, with a paired 95 % interval; what fitting cost.
 """
 
 import argparse
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from studied import Scores, Studied
 
-from tulip_ood.numerics.metrics import auroc
+from tulip_ood.numerics.metrics import aurc, auroc
 
 DRAWS = 400
 
@@ -36,13 +37,30 @@ def paired(one: Studied, scores: Scores, name: str, seed: int) -> list[float]:
     return [centre, *np.quantile(drawn, [0.025, 0.975]).tolist()]
 
 
+def paired_order(one: Studied, scores: Scores, seed: int) -> list[float]:
+    """AURC of a score beside entropy's in per cent, and its paired 95 % interval."""
+    generator = np.random.default_rng(seed)
+    both = [torch.from_numpy(each["test"]) for each in (one.method("ent"), scores)]
+    wrong = torch.from_numpy((~one.right["test"]).astype(np.float64))
+
+    def beside(rows: Any) -> float:
+        plain, found = (aurc(each[rows], wrong[rows]) for each in both)
+        return 100 * (found / plain - 1)
+
+    draws = (generator.integers(len(wrong), size=len(wrong)) for _ in range(DRAWS))
+    drawn = [beside(torch.from_numpy(rows)) for rows in draws]
+    return [beside(slice(None)), *np.quantile(drawn, [0.025, 0.975]).tolist()]
+
+
 def task_result(networks: Sequence[Studied], seed: int) -> dict[str, Any]:
     each: dict[str, dict[str, list[float]]] = {}
     intervals: dict[str, list[float]] = {}
+    orders: dict[str, list[float]] = {}
     for one in networks:
         for method in one.methods:
             each.setdefault(method, {})[one.name] = one.differences(one.method(method))
         auto = one.method("auto")
+        orders[one.name] = np.round(paired_order(one, auto, seed), 2).tolist()
         for name in one.sets:
             intervals[f"{one.name}: {name}"] = np.round(paired(one, auto, name, seed), 2).tolist()
     return {
@@ -61,6 +79,7 @@ def task_result(networks: Sequence[Studied], seed: int) -> dict[str, Any]:
             for name, found in each.items()
         },
         "auto against entropy": intervals,
+        "order of errors, auto against entropy": orders,
         "auto": {one.name: one.header["about"]["auto"]["report"] for one in networks},
         "passes of a fit": {
             one.name: {m: about.get("passes") for m, about in one.header["about"].items()}
