@@ -214,24 +214,26 @@ def by_hand(
                             yield column, name, function(moved)
 
 
-def opinions(detector: Auto, sources: dict[str, Tensor]) -> dict[str, Any]:
-    """What every part says on the scale of held-out data, and how it counts: from these any rule
-    with the same parts can be put together."""
+def opinions(
+    detector: Auto, sources: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Scores by source; and what every part says on the scale of held-out data, and how it counts:
+    from these any rule with the same parts can be put together."""
     state, needs = detector._ready(), detector._needs_to_score()
 
     def each(passes: Passes) -> tuple[Tensor, ...]:
         said = detector._said(state, passes)
-        return (said["tulip"], *said.values())  # the first is marked where nothing can be scored
+        return (detector._put_together(said), *said.values())
 
-    made = [
-        torch.stack(detector.engine.over(x, needs, each)[1:]).float().numpy()
-        for x in sources.values()
-    ]
-    return {
+    on = detector._scores_on_device()
+    made = {n: detector.engine.over(x, needs, each, on_device=on) for n, x in sources.items()}
+    said = [torch.stack([v.cpu() for v in own[1:]]).float().numpy() for own in made.values()]
+    scores = {name: own[0].cpu() for name, own in made.items()}
+    return scores, {
         "parts": detector._heard,
         "weights": detector._weights,
         "bars": detector._bars,
-        "said": np.concatenate(made, axis=1),
+        "said": np.concatenate(said, axis=1),
     }
 
 
@@ -255,9 +257,10 @@ def fitted(
             detector = make(name, task.model, batch_size=batch, **own)
             detector.fit([task.val], progress=count, **settings)
             took = time.perf_counter() - began
-            found[method] = {n: detector.score(x).cpu() for n, x in sources.items()}
-            if method == "auto":
-                about["opinions"] = opinions(detector, sources)
+            if isinstance(detector, Auto) and method == "auto":
+                found[method], about["opinions"] = opinions(detector, sources)
+            else:
+                found[method] = {n: detector.score(x).cpu() for n, x in sources.items()}
         except TulipError as error:
             about[method] = {"error": str(error)}
             continue

@@ -93,17 +93,20 @@ def main() -> None:
         rows.append(row)
         print(row, flush=True)
 
+    def write(result: dict[str, Any]) -> None:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
     add("ent", 0, tulip_ood.detectors.Entropy(model))
     where = machine(threads=torch.get_num_threads())
     if device == "cuda":
         where["device"] = torch.cuda.get_device_name()
     if arguments.auto:
         result, others = beside(arguments.out, rows.pop())
+        about = {"recipe": tulip_ood.Auto.recipe, **where}
         add("auto, no noise", 0, tulip_ood.Auto(model, n_samples=0))
         for seed in range(arguments.seeds):
             add("auto", seed, tulip_ood.Auto(model, seed=seed))
-        result |= {"rows": others + rows, "auto": {"recipe": tulip_ood.Auto.recipe, **where}}
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+            write(result | {"rows": others + rows, "auto": about})  # a seed takes ten minutes
         return
     add("paper-1", 0, tulip_ood.Tulip(model), recipe="paper")
     for seed in range(arguments.seeds):
@@ -120,7 +123,7 @@ def main() -> None:
         "machine": where,
         "rows": rows,
     }
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    write(result)
 
 
 if __name__ == "__main__":
