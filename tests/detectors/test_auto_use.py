@@ -374,6 +374,23 @@ def test_features_without_neighbours_are_left_out(tmp_path: Path) -> None:
     assert torch.equal(again.score(x), detector.score(x))
 
 
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_strength_0_asks_nothing_of_what_is_not_heard(tmp_path: Path) -> None:
+    """Neither that it can learn, nor room in a file; another fit may have use for it."""
+    model = Dead()
+    x = torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
+    y = (model(3 * x) + torch.randn(300, 3) / 2).argmax(1)
+    detector = Auto(model, head="head", strength=0).fit([(x, y)])
+    assert detector._part_names == ("tulip",)
+    alone = Tulip(model, head="head", n_samples=6).fit([(x, y)], recipe="balanced")
+    assert torch.equal(detector.score(x).argsort(stable=True), alone.score(x).argsort(stable=True))
+    detector.save(tmp_path / "alone.tulip")
+    again = tulip_ood.load(tmp_path / "alone.tulip", model)
+    assert torch.equal(again.score(x), detector.score(x))
+    again.strength = 1.0
+    assert again.fit([(x, y)])._part_names == ("tulip", "ratio")
+
+
 class Cosine(nn.Module):
     """Logits are cosines, much enlarged: rounding is, too."""
 
