@@ -241,6 +241,8 @@ def test_how_passes_are_made_is_told_to_tulip_and_holds_for_all(
         ({"parts": 3}, "parts must be a list of names"),
         ({"parts": ("tulip", 3)}, "got tulip, 3"),
         ({"settings": {"kn": {"k": 3}}}, "settings are given for kn, which is no part of auto"),
+        ({"settings": {"knn": 3}}, "settings must hold arguments by name .* got {'knn': 3}"),
+        ({"settings": ["knn"]}, r"settings must hold arguments by name .* got \['knn'\]"),
         ({"settings": {"ratio": {"n_samples": 4}}}, "all parts share TULiP's passes: ratio takes"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from torch import Tensor, nn
 
 from tulip_ood.detectors.auto_words import in_words_of_auto
-from tulip_ood.detectors.compose import Sum
+from tulip_ood.detectors.compose import Sum, settings_by_part
 from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.steadiness import look_at_noise
 from tulip_ood.detectors.tulip import Tulip
@@ -88,7 +88,7 @@ def part_settings(
         >>> part_settings(None, 0, "all")["tulip"]["j"]  # the network's own answer
         0.0
     """
-    given = {name: dict(own) for name, own in (settings or {}).items()}
+    given = settings_by_part(settings)
     unknown = [str(name) for name in given if name not in PARTS]
     if unknown:
         raise InputError(

@@ -22,7 +22,7 @@ from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.numerics.quantiles import quantiles
 
-__all__ = ["Sum", "SumState", "middle_of", "union"]
+__all__ = ["Sum", "SumState", "middle_of", "settings_by_part", "union"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Sum(Detector):
         if len(parts) < 2 and not self.shares_noise:
             raise InputError(f"a sum needs at least two parts, got {', '.join(parts) or 'none'}")
         shared = {"seed": self.seed, "fit_memory": self.fit_memory}
-        given = settings or {}
+        given = settings_by_part(settings)
         if unknown := [str(name) for name in given if name not in parts]:
             raise InputError(
                 f"settings are given for {', '.join(unknown)}, which is not among the parts "
@@ -257,6 +257,27 @@ class Sum(Detector):
             tuple(values["spreads"]),
             tuple(Reference(quantiles) for quantiles in tensors["references"]),
         )
+
+
+def settings_by_part(settings: object) -> dict[str, dict[str, Any]]:
+    """The arguments that were given for each part, by its name.
+
+    Example:
+        >>> settings_by_part(None), settings_by_part({"knn": {"k": 3}})
+        ({}, {'knn': {'k': 3}})
+        >>> settings_by_part({"knn": 3})
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: settings must hold arguments by name for each part, as in \
+settings={'knn': {'k': 3}}; got {'knn': 3}
+    """
+    given = {} if settings is None else settings
+    if not isinstance(given, Mapping) or not all(isinstance(v, Mapping) for v in given.values()):
+        raise InputError(
+            f"settings must hold arguments by name for each part, as in settings={{'knn': "
+            f"{{'k': 3}}}}; got {settings!r}"
+        )
+    return {name: dict(own) for name, own in given.items()}
 
 
 def middle_of(scores: Tensor, name: str) -> list[float]:
