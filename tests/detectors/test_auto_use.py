@@ -376,6 +376,29 @@ def test_features_without_neighbours_are_left_out(tmp_path: Path) -> None:
     assert torch.equal(again.score(x), detector.score(x))
 
 
+class Rare(Dead):
+    """Its features are zero but for very few inputs: in some fold there are no others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x).relu() * (x[:, :1] > 2).to(x))
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_what_cannot_learn_from_every_fold_is_left_out(tmp_path: Path) -> None:
+    """The trial learned from one of the two inputs that have features."""
+    model, random = Rare(), torch.Generator().manual_seed(1)
+    x, y = torch.randn(160, 6, generator=random), torch.randint(3, (160,), generator=random)
+    assert int((x[:, 0] > 2).sum()) == 2
+    detector = Auto(model, n_samples=2).fit([(x, y)])
+    assert detector._part_names == ("tulip", "react", "nci", "ratio")
+    told = {finding.code: finding.text for finding in detector.report().findings}
+    assert "no neighbours" in told["without-knn"]
+    detector.save(tmp_path / "rare.tulip")
+    assert torch.equal(tulip_ood.load(tmp_path / "rare.tulip", model).score(x), detector.score(x))
+    with pytest.raises(InputError, match=r"^there are no neighbours: all penultimate features"):
+        tulip_ood.detectors.make("msp&knn", model).fit([(x, y)])  # nothing of it may be left out
+
+
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
 def test_strength_0_asks_nothing_of_what_is_not_heard(tmp_path: Path) -> None:
     """Neither that it can learn, nor room in a file; another fit may have use for it."""

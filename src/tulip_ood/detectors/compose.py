@@ -22,7 +22,24 @@ from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.numerics.quantiles import quantiles
 
-__all__ = ["Sum", "SumState", "middle_of", "settings_by_part", "union"]
+__all__ = ["PartError", "Sum", "SumState", "middle_of", "settings_by_part", "union"]
+
+
+class PartError(InputError):
+    """A part of a sum can learn nothing from these inputs; the others may.
+
+    Args:
+        part: Its name.
+        reason: In its own words.
+
+    Example:
+        >>> PartError("knn", "there are no neighbours").part
+        'knn'
+    """
+
+    def __init__(self, part: str, reason: str) -> None:
+        super().__init__(reason)
+        self.part = part
 
 
 @dataclass(frozen=True)
@@ -170,13 +187,16 @@ class Sum(Detector):
     def _standardised(self, passes: Passes, states: Sequence[Any]) -> SumState:
         """Learn what is not learned yet, and the scale of every part's held-out scores."""
         learned, centres, spreads, references = [], [], [], []
-        for part, state in zip(self.parts, states, strict=True):
+        for name, part, state in zip(self._part_names, self.parts, states, strict=True):
             says = partial(self._says, part)
-            if state is None:
-                state, scores = cross_fit(passes, part._learn, says)
-            else:
-                scores = says(state, passes).to(torch.float64)
-            low, middle, high = middle_of(scores, part.name)
+            try:
+                if state is None:
+                    state, scores = cross_fit(passes, part._learn, says)
+                else:
+                    scores = says(state, passes).to(torch.float64)
+                low, middle, high = middle_of(scores, part.name)
+            except InputError as error:
+                raise PartError(name, str(error)) from error
             spread = max((high - low) / 2, 1e-12)
             learned.append(state)
             centres.append(middle)
