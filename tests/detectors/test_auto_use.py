@@ -419,10 +419,10 @@ def test_strength_0_asks_nothing_of_what_is_not_heard(tmp_path: Path) -> None:
 class Cosine(nn.Module):
     """Logits are cosines, much enlarged: rounding is, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 32) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.features, self.weight = nn.Linear(6, 32), nn.Parameter(torch.randn(3, 32))
+        self.features, self.weight = nn.Linear(6, width), nn.Parameter(torch.randn(3, width))
 
     def forward(self, x: Tensor) -> Tensor:
         features = nn.functional.normalize(self.features(x).relu(), dim=1)
@@ -439,3 +439,18 @@ def test_scores_that_hang_on_the_batch_are_told() -> None:
     assert "for auto, settings={'tulip': {'epsilon': …}}" in told["batch-sensitive"]
     alone = torch.cat([detector.score(one) for one in x[:40].split(1)])
     assert (detector.score(x[:40]) - alone).abs().max() > 5e-6 * detector.calibration.spread
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_nothing_is_advised_of_a_j_that_is_0() -> None:
+    """The ratio of noise to drift is stretched, and has no J."""
+    model = Cosine(20_000)  # so large that passes stay in float32
+    x = torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
+    y = (model(x) + torch.randn(300, 3)).argmax(1)
+    own = {"tulip": {"epsilon": 1e-6, "j": 0.0}}
+    detector = Auto(model, n_samples=2, settings=own, parts=["tulip", "ratio"]).fit([(x, y)])
+    assert detector._heard == ("tulip", "ratio")
+    told = {finding.code: finding.text for finding in detector.report().findings}
+    assert "other batches: ε = 1e-06 stretches it beyond float32" in told["batch-sensitive"]
+    assert "Use a larger epsilon, or give the detector" in told["batch-sensitive"]
+    assert "j," not in told["batch-sensitive"]

@@ -148,8 +148,10 @@ def look_at_noise(detector: "Detector", rows: Rows, j: float) -> list[Finding]:
     settings = detector._needs_to_score().settings
     if not settings.n_samples:
         return []
-    because = f"J = {j:.3g} at ε = {settings.epsilon:g} stretches it beyond float32"
-    return look_at_batches(detector, rows, f"{because}. Use a larger epsilon or a smaller j")
+    because = f"ε = {settings.epsilon:g} stretches it beyond float32. Use a larger epsilon"
+    if j:  # without it, what else is told from noise is stretched, as the ratio of Auto
+        because = f"J = {j:.3g} at {because} or a smaller j"
+    return look_at_batches(detector, rows, because)
 
 
 def steadiest_first(ranked: list[Candidate], gap: Callable[[Candidate], float]) -> list[Candidate]:
