@@ -9,6 +9,8 @@ import sys
 import sysconfig
 import traceback
 import warnings
+from pathlib import Path
+from types import FrameType
 
 __all__ = [
     "ClusterError",
@@ -21,6 +23,7 @@ __all__ = [
     "ThresholdError",
     "TulipError",
     "TulipWarning",
+    "failure_in_network",
     "in_one_line",
     "kind_and_text",
     "place_in_network",
@@ -165,6 +168,17 @@ def kind_and_text(error: BaseException) -> str:
     return kind if text == kind else f"{kind}: {text}"
 
 
+def failure_in_network(error: BaseException) -> str:
+    """That an error is one of a network's own code, and of which line; "" if it is not.
+
+    Example:
+        >>> failure_in_network(KeyError("mask"))
+        ''
+    """
+    place = place_in_network(error)
+    return place and f"the network's own code failed with {kind_and_text(error)}, in {place}"
+
+
 def place_in_network(error: BaseException) -> str:
     """The line of a network's own code that an error came from; "" if from no network.
 
@@ -178,25 +192,35 @@ def place_in_network(error: BaseException) -> str:
         >>> place_in_network(KeyError("mask"))
         ''
     """
-    frames = list(traceback.walk_tb(error.__traceback__))
-    names = [str(frame.f_globals.get("__name__")) for frame, _ in frames]
-    if _CALLS not in names:
-        return ""
-    first = names.index(_CALLS)
-    within = list(zip(frames[first:], names[first:], strict=True))
-    own = [at for at, name in within if not name.startswith("torch.")]
-    if own and str(own[-1][0].f_globals.get("__name__")).startswith(_PACKAGE):
-        return ""  # a hook of ours, or a network of ours
+    within = list(traceback.walk_tb(error.__traceback__))
+    while within and not _calls_module(within[0][0]):
+        within.pop(0)
+    own = [at for at in within if not _module_of(at[0]).startswith("torch.")]
+    if not within or (own and _module_of(own[-1][0]).startswith(_PACKAGE)):
+        return ""  # no network; or a hook of ours, or a network of ours
     # A line of the user's says more than one of a library that it calls.
-    theirs = [at for at in own if not at[0].f_code.co_filename.startswith(_INSTALLED)]
-    frame, line = (theirs or own or [at for at, _ in within])[-1]
+    theirs = [at for at in own if not _is_installed(at[0].f_code.co_filename)]
+    frame, line = (theirs or own or within)[-1]
     return f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}, line {line})"
 
 
-_CALLS = "torch.nn.modules.module"  # where every module is called
-_INSTALLED = tuple(
-    path + os.sep for key, path in sysconfig.get_paths().items() if key in ("stdlib", "purelib")
-)
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+def _calls_module(frame: FrameType) -> bool:
+    """Every module is called there; what else stands in that file, as load_state_dict, is ours."""
+    return _module_of(frame) == "torch.nn.modules.module" and frame.f_code.co_name == "_call_impl"
+
+
+def _is_installed(file: str) -> bool:
+    """Whether it belongs to Python, or to what was installed for one user, or for all of them."""
+    parts = Path(file).parts
+    return (
+        file.startswith((sysconfig.get_path("stdlib") + os.sep, "<frozen "))
+        or "site-packages" in parts
+        or "dist-packages" in parts
+    )
 
 
 def warn(text: str) -> None:

@@ -305,4 +305,8 @@ def test_one_shaping_and_one_measuring_of_a_fit(monkeypatch: pytest.MonkeyPatch)
     rows["shaped"], rows["measured"] = [], []
     Auto(model, strength=0.0).fit([(x, y)])  # nothing is weighed
     assert not rows["shaped"]
-    assert rows["measured"] == [100, *twice]  # once for TULiP and the ratio
+    assert rows["measured"] == [100, *twice]
+    rows["measured"] = []
+    heard = Auto(model, parts=["tulip", "ratio"]).fit([(x, y)])
+    assert heard._part_names == ("tulip", "ratio")
+    assert rows["measured"].count(100) == 1  # once for both, beside what weighing measures

@@ -241,6 +241,8 @@ def test_how_passes_are_made_is_told_to_tulip_and_holds_for_all(
         ({"parts": 3}, "parts must be a list of names"),
         ({"parts": ("tulip", 3)}, "got tulip, 3"),
         ({"settings": {"kn": {"k": 3}}}, "settings are given for kn, which is no part of auto"),
+        ({"settings": {"knn": 3}}, "settings must hold arguments by name .* got {'knn': 3}"),
+        ({"settings": ["knn"]}, r"settings must hold arguments by name .* got \['knn'\]"),
         ({"settings": {"ratio": {"n_samples": 4}}}, "all parts share TULiP's passes: ratio takes"),
     ],
 )
@@ -374,13 +376,53 @@ def test_features_without_neighbours_are_left_out(tmp_path: Path) -> None:
     assert torch.equal(again.score(x), detector.score(x))
 
 
+class Rare(Dead):
+    """Its features are zero but for very few inputs: in some fold there are no others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x).relu() * (x[:, :1] > 2).to(x))
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_what_cannot_learn_from_every_fold_is_left_out(tmp_path: Path) -> None:
+    """The trial learned from one of the two inputs that have features."""
+    model, random = Rare(), torch.Generator().manual_seed(1)
+    x, y = torch.randn(160, 6, generator=random), torch.randint(3, (160,), generator=random)
+    assert int((x[:, 0] > 2).sum()) == 2
+    detector = Auto(model, n_samples=2).fit([(x, y)])
+    assert detector._part_names == ("tulip", "react", "nci", "ratio")
+    told = {finding.code: finding.text for finding in detector.report().findings}
+    assert "no neighbours" in told["without-knn"]
+    detector.save(tmp_path / "rare.tulip")
+    assert torch.equal(tulip_ood.load(tmp_path / "rare.tulip", model).score(x), detector.score(x))
+    with pytest.raises(InputError, match=r"^there are no neighbours: all penultimate features"):
+        tulip_ood.detectors.make("msp&knn", model).fit([(x, y)])  # nothing of it may be left out
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_strength_0_asks_nothing_of_what_is_not_heard(tmp_path: Path) -> None:
+    """Neither that it can learn, nor room in a file; another fit may have use for it."""
+    model = Dead()
+    x = torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
+    y = (model(3 * x) + torch.randn(300, 3) / 2).argmax(1)
+    detector = Auto(model, head="head", strength=0).fit([(x, y)])
+    assert detector._part_names == ("tulip",)
+    alone = Tulip(model, head="head", n_samples=6).fit([(x, y)], recipe="balanced")
+    assert torch.equal(detector.score(x).argsort(stable=True), alone.score(x).argsort(stable=True))
+    detector.save(tmp_path / "alone.tulip")
+    again = tulip_ood.load(tmp_path / "alone.tulip", model)
+    assert torch.equal(again.score(x), detector.score(x))
+    again.strength = 1.0
+    assert again.fit([(x, y)])._part_names == ("tulip", "ratio")
+
+
 class Cosine(nn.Module):
     """Logits are cosines, much enlarged: rounding is, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 32) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.features, self.weight = nn.Linear(6, 32), nn.Parameter(torch.randn(3, 32))
+        self.features, self.weight = nn.Linear(6, width), nn.Parameter(torch.randn(3, width))
 
     def forward(self, x: Tensor) -> Tensor:
         features = nn.functional.normalize(self.features(x).relu(), dim=1)
@@ -397,3 +439,18 @@ def test_scores_that_hang_on_the_batch_are_told() -> None:
     assert "for auto, settings={'tulip': {'epsilon': …}}" in told["batch-sensitive"]
     alone = torch.cat([detector.score(one) for one in x[:40].split(1)])
     assert (detector.score(x[:40]) - alone).abs().max() > 5e-6 * detector.calibration.spread
+
+
+@pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")
+def test_nothing_is_advised_of_a_j_that_is_0() -> None:
+    """The ratio of noise to drift is stretched, and has no J."""
+    model = Cosine(20_000)  # so large that passes stay in float32
+    x = torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
+    y = (model(x) + torch.randn(300, 3)).argmax(1)
+    own = {"tulip": {"epsilon": 1e-6, "j": 0.0}}
+    detector = Auto(model, n_samples=2, settings=own, parts=["tulip", "ratio"]).fit([(x, y)])
+    assert detector._heard == ("tulip", "ratio")
+    told = {finding.code: finding.text for finding in detector.report().findings}
+    assert "other batches: ε = 1e-06 stretches it beyond float32" in told["batch-sensitive"]
+    assert "Use a larger epsilon, or give the detector" in told["batch-sensitive"]
+    assert "j," not in told["batch-sensitive"]

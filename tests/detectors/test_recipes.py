@@ -1,5 +1,6 @@
 """What each recipe fits, and what self-tuning chooses, drops and costs."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -197,6 +198,18 @@ def test_j_zero_costs_one_pass(images: Any) -> None:
     assert counted.count[0] - before == len(images.ood)
     plain = tulip_ood.detectors.Entropy(images.model).fit(images.loader())
     torch.testing.assert_close(score, plain.score(images.ood), rtol=0, atol=0)
+
+
+def test_memory_is_what_an_answer_holds(images: Any) -> None:
+    """With J = 0 a score needs no perturbed weights; probabilities with J* do."""
+    with pytest.warns(TulipWarning, match="J = 0"):
+        detector = tulip_ood.Tulip(images.model, j=0.0).fit(images.loader(), recipe="balanced")
+    assert detector.fitted.j_probs > 0
+    detector.predict(images.ood[:2])
+    perturbation = detector.engine.perturbation(detector.needs.settings)
+    assert detector.memory() == perturbation.held_bytes > 0
+    assert "perturbed weights held in memory: 0.2 MB" in str(detector.report())
+    detector._state = dataclasses.replace(detector.fitted, j_probs=0.0)  # as where J* is no help
     assert detector.memory() == 0
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import typer
 
-from tulip_ood.errors import TulipError, kind_and_text, place_in_network
+from tulip_ood.errors import TulipError, failure_in_network
 from tulip_ood.wording import visible
 
 __all__ = ["FAILED", "INTERRUPTED", "WRONG_USE", "Stopped", "UsageError", "as_usage", "one_line"]
@@ -89,11 +89,8 @@ def one_line(*, debug: bool) -> Iterator[None]:
 
 def _in_words(error: Exception) -> str | None:
     """What is said of an error that is not of our making; None where nothing is known of it."""
-    if place := place_in_network(error):
-        return (
-            f"the network's own code failed with {kind_and_text(error)}, in {place}. Mend it "
-            f"there; tulip --debug … shows the whole traceback"
-        )
+    if failed := failure_in_network(error):
+        return f"{failed}. Mend it there; tulip --debug … shows the whole traceback"
     if isinstance(error, ModuleNotFoundError):
         package, extra = _EXTRAS.get((error.name or "").partition(".")[0], (None, None))
         return package and f"this needs {package}: pip install 'tulip-ood[{extra}]'"

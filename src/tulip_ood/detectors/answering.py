@@ -260,15 +260,14 @@ class Answering(ABC):
 
     @on_the_cpu()
     def memory(self, inputs: Inputs | None = None) -> int:
-        """Bytes that the perturbed weights of this detector take while it is in use.
+        """Bytes that the perturbed weights of this detector take while it scores and predicts.
 
         Args:
             inputs: A few inputs, to ask before `fit`; afterwards they are not needed.
         """
         if inputs is not None and self._state is None:
             return self.engine.memory(self._settings(), inputs)
-        self._ready()
-        return self.engine.memory(self._needs_to_score().settings)
+        return self.engine.memory(self.needs.settings)
 
 
 def need_detector(given: Given) -> Given:

@@ -157,6 +157,9 @@ class Auto(PartedSum):
         """Give every part its constants, then see what each is worth."""
         if tune is not None:
             self._find("tune-unused", "tune=… was not used: auto chooses nothing on OOD data")
+        if not self.strength:  # the others need not even be able to learn
+            for name in self._part_names[1:]:
+                self._drop(name)
         probe = self.network.known_probe
         if probe.head is None:
             for name in (CLIPPED, *OF_FEATURES):
@@ -168,7 +171,7 @@ class Auto(PartedSum):
         setting = recipe.setting
         if isinstance(self.task, Regression):
             setting = replace(setting, balance=0.0)  # see the finding "regression-drift"
-        elif self.strength and len(self.parts) > 1:
+        elif len(self.parts) > 1:
             setting = replace(setting, j=ORDER_J)
         for part in self.parts:
             if isinstance(part, Tulip):
@@ -182,7 +185,7 @@ class Auto(PartedSum):
         self._check_mirror(rows, count)
         self._weights, self._bars = {}, {}
         others = {n: p for n, p in zip(self._part_names, self.parts, strict=True) if n != ORDER}
-        if others and self.strength:
+        if others:
             self._weigh(
                 Trial(
                     self.engine,
@@ -219,7 +222,7 @@ class Auto(PartedSum):
         depth = self._depth
         if depth is None:
             return
-        fits = self.strength and MIRRORED.fits(rows.inputs[0])
+        fits = MIRRORED.fits(rows.inputs[0])
         if fits:
             with suppress(ModelError):  # there are none
                 self._prepare_part(depth, rows, count)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from torch import Tensor, nn
 
 from tulip_ood.detectors.auto_words import in_words_of_auto
-from tulip_ood.detectors.compose import Sum
+from tulip_ood.detectors.compose import PartError, Sum, settings_by_part
 from tulip_ood.detectors.depth import Depth
+from tulip_ood.detectors.fitting import Fit
 from tulip_ood.detectors.steadiness import look_at_noise
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import FileFormatError, InputError
@@ -88,7 +89,7 @@ def part_settings(
         >>> part_settings(None, 0, "all")["tulip"]["j"]  # the network's own answer
         0.0
     """
-    given = {name: dict(own) for name, own in (settings or {}).items()}
+    given = settings_by_part(settings)
     unknown = [str(name) for name in given if name not in PARTS]
     if unknown:
         raise InputError(
@@ -155,6 +156,15 @@ class PartedSum(Sum):
 
     def _draft(self) -> Self:
         return Sum._draft(self._whole)  # other data, or a changed network, may have use for them
+
+    def _learn_and_calibrate(self, passes: Passes, state: Any) -> Fit:
+        try:
+            return super()._learn_and_calibrate(passes, state)
+        except PartError as error:  # a trial on more inputs than a fold has may not have shown it
+            if error.part == ORDER:
+                raise
+            self._leave_out(error.part, str(error))
+            return self._learn_and_calibrate(passes, state)
 
     def _finish(self, passes: Passes, rows: Rows | None, *more: Any) -> None:
         super()._finish(passes, rows, *more)

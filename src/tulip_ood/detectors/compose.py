@@ -22,7 +22,24 @@ from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.numerics.quantiles import quantiles
 
-__all__ = ["Sum", "SumState", "middle_of", "union"]
+__all__ = ["PartError", "Sum", "SumState", "middle_of", "settings_by_part", "union"]
+
+
+class PartError(InputError):
+    """A part of a sum can learn nothing from these inputs; the others may.
+
+    Args:
+        part: Its name.
+        reason: In its own words.
+
+    Example:
+        >>> PartError("knn", "there are no neighbours").part
+        'knn'
+    """
+
+    def __init__(self, part: str, reason: str) -> None:
+        super().__init__(reason)
+        self.part = part
 
 
 @dataclass(frozen=True)
@@ -79,7 +96,7 @@ class Sum(Detector):
         if len(parts) < 2 and not self.shares_noise:
             raise InputError(f"a sum needs at least two parts, got {', '.join(parts) or 'none'}")
         shared = {"seed": self.seed, "fit_memory": self.fit_memory}
-        given = settings or {}
+        given = settings_by_part(settings)
         if unknown := [str(name) for name in given if name not in parts]:
             raise InputError(
                 f"settings are given for {', '.join(unknown)}, which is not among the parts "
@@ -170,13 +187,16 @@ class Sum(Detector):
     def _standardised(self, passes: Passes, states: Sequence[Any]) -> SumState:
         """Learn what is not learned yet, and the scale of every part's held-out scores."""
         learned, centres, spreads, references = [], [], [], []
-        for part, state in zip(self.parts, states, strict=True):
+        for name, part, state in zip(self._part_names, self.parts, states, strict=True):
             says = partial(self._says, part)
-            if state is None:
-                state, scores = cross_fit(passes, part._learn, says)
-            else:
-                scores = says(state, passes).to(torch.float64)
-            low, middle, high = middle_of(scores, part.name)
+            try:
+                if state is None:
+                    state, scores = cross_fit(passes, part._learn, says)
+                else:
+                    scores = says(state, passes).to(torch.float64)
+                low, middle, high = middle_of(scores, part.name)
+            except InputError as error:
+                raise PartError(name, str(error)) from error
             spread = max((high - low) / 2, 1e-12)
             learned.append(state)
             centres.append(middle)
@@ -257,6 +277,27 @@ class Sum(Detector):
             tuple(values["spreads"]),
             tuple(Reference(quantiles) for quantiles in tensors["references"]),
         )
+
+
+def settings_by_part(settings: object) -> dict[str, dict[str, Any]]:
+    """The arguments that were given for each part, by its name.
+
+    Example:
+        >>> settings_by_part(None), settings_by_part({"knn": {"k": 3}})
+        ({}, {'knn': {'k': 3}})
+        >>> settings_by_part({"knn": 3})
+        Traceback (most recent call last):
+        ...
+        tulip_ood.errors.InputError: settings must hold arguments by name for each part, as in \
+settings={'knn': {'k': 3}}; got {'knn': 3}
+    """
+    given = {} if settings is None else settings
+    if not isinstance(given, Mapping) or not all(isinstance(v, Mapping) for v in given.values()):
+        raise InputError(
+            f"settings must hold arguments by name for each part, as in settings={{'knn': "
+            f"{{'k': 3}}}}; got {settings!r}"
+        )
+    return {name: dict(own) for name, own in given.items()}
 
 
 def middle_of(scores: Tensor, name: str) -> list[float]:

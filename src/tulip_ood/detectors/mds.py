@@ -73,11 +73,13 @@ class MDS(FeatureDetector):
         ]
 
     def _finish(self, passes: Passes, rows: Rows | None, *more: Any) -> None:
-        narrow = passes.base.dtype == torch.float32
+        narrow = passes.base.dtype == torch.float32  # what float64 rounds does not show
         super()._finish(passes, rows, *more)
         if rows is not None and narrow:
-            because = "features hardly vary in some direction, in which distances are long. Learn"
-            because += " from more inputs (train=…)"
+            because = (
+                "features hardly vary in some direction, in which distances are long. "
+                "Learn from more inputs (train=…)"
+            )
             self._findings += look_at_batches(self, rows, because)
 
     def _judge(self, passes: Passes, taught: Sequence[Any]) -> None:

@@ -60,10 +60,10 @@ class NCI(FeatureDetector):
         return MeanLearner()
 
     def _of_features(self, state: FeatureMean, features: Tensor, passes: Passes) -> Tensor:
-        weight = passes.head.weight.to(features)
-        out = features - state.mean.to(features)
+        weight, mean = passes.head.weight.to(features), state.mean.to(features)
+        out = features - mean
         along = (out * weight[passes.base.argmax(dim=1)]).sum(dim=1)
         length = out.norm(dim=1)
-        there = length <= _ROUNDING * state.mean.to(features).norm()
+        there = length <= _ROUNDING * mean.norm()
         aligned = torch.where(there, 0.0, along / torch.where(there, 1.0, length))
         return -aligned - self.alpha * features.abs().sum(dim=1)

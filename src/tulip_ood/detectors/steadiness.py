@@ -8,6 +8,8 @@ the range of ID scores; settings are chosen with that in mind, and what cannot k
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from tulip_ood.detectors.findings import Finding
 from tulip_ood.detectors.tuning import Candidate, scores_of
 from tulip_ood.network.passes import Passes
@@ -87,8 +89,7 @@ class Steadiness:
             self._score,
             sqrt_outputs=self._sqrt,
         )
-        spread = float(inside.quantile(0.95) - inside.quantile(0.05))
-        return float((one - other).abs().nan_to_num(0.0).max()) / max(spread, 1e-12)
+        return _share(one, other, float(inside.quantile(0.95) - inside.quantile(0.05)))
 
 
 def look_at_batches(detector: "Detector", rows: Rows, because: str) -> list[Finding]:
@@ -109,17 +110,16 @@ def look_at_batches(detector: "Detector", rows: Rows, because: str) -> list[Find
         >>> look_at_batches(detector, collect_rows([(x, y)]), "…")  # nothing is stretched
         []
     """
-    needs, few = detector._needs_to_score(), rows.take(range(min(ALONE, len(rows))))
     if detector.network.device.type != "cpu":
         return []
+    needs, few = detector._needs_to_score(), rows.take(range(min(ALONE, len(rows))))
     together, alone = (
         detector._score(
             detector._state, detector.engine.passes_of(few, needs, seed=0, batch_size=n)
         )
         for n in (ALONE, 1)
     )
-    off = float((together - alone).abs().nan_to_num(0.0).max())
-    gap = off / max(detector.calibration.spread, 1e-12)
+    gap = _share(together, alone, detector.calibration.spread)
     if gap <= STEADY:
         return []
     text = (
@@ -148,8 +148,10 @@ def look_at_noise(detector: "Detector", rows: Rows, j: float) -> list[Finding]:
     settings = detector._needs_to_score().settings
     if not settings.n_samples:
         return []
-    because = f"J = {j:.3g} at ε = {settings.epsilon:g} stretches it beyond float32"
-    return look_at_batches(detector, rows, f"{because}. Use a larger epsilon or a smaller j")
+    because = f"ε = {settings.epsilon:g} stretches it beyond float32. Use a larger epsilon"
+    if j:  # without it, what else is told from noise is stretched, as the ratio of Auto
+        because = f"J = {j:.3g} at {because} or a smaller j"
+    return look_at_batches(detector, rows, because)
 
 
 def steadiest_first(ranked: list[Candidate], gap: Callable[[Candidate], float]) -> list[Candidate]:
@@ -168,6 +170,11 @@ def steadiest_first(ranked: list[Candidate], gap: Callable[[Candidate], float]) 
         if gap(candidate) <= STEADY:
             return [candidate, *ranked[:at], *ranked[at + 1 :]]
     return ranked
+
+
+def _share(one: Tensor, other: Tensor, spread: float) -> float:
+    """The largest difference as a share of a range; inputs without a score have none."""
+    return float((one - other).abs().nan_to_num(0.0).max()) / max(spread, 1e-12)
 
 
 def _mean(candidate: Candidate) -> float:

@@ -17,8 +17,8 @@ from tulip_ood.errors import (
     FileFormatError,
     InputError,
     TulipError,
+    failure_in_network,
     kind_and_text,
-    place_in_network,
 )
 
 __all__ = ["appear", "reading", "save_tensors"]
@@ -45,12 +45,15 @@ model: KeyError: 'scores'
     except TulipError:
         raise  # it says what is wrong, which may be the model
     except Exception as error:  # nobody can foresee what a stranger's bytes make of libraries
-        place = place_in_network(error)
-        if isinstance(error, FileNotFoundError) and not place:
+        if failed := failure_in_network(error):
+            raise FileFormatError(
+                f"{path} could not be tried, as {failed}. Mend it there, or give the network that "
+                f"the file was made for"
+            ) from error
+        if isinstance(error, FileNotFoundError):
             raise FileFormatError(f"there is no file {path}") from error
-        where = f", in {place}" if place else ""
         raise FileFormatError(
-            f"{path} is damaged, or not {expected}: {kind_and_text(error)}{where}"
+            f"{path} is damaged, or not {expected}: {kind_and_text(error)}"
         ) from error
 
 

@@ -71,8 +71,8 @@ def check_alike(inputs: Inputs, expected: dict[str, Any], given: Any = None) -> 
             f"the detector was fitted on inputs that are a {expected['kind']}, got a {kind}{hint}"
         )
     if came["kind"] == "dict" and set(came["items"]) != set(expected["items"]):
-        fitted, given = (", ".join(sorted(map(str, d["items"]))) for d in (expected, came))
-        raise InputError(f"the detector was fitted on inputs with the keys {fitted}; got {given}")
+        fitted, keys = (", ".join(sorted(map(str, d["items"]))) for d in (expected, came))
+        raise InputError(f"the detector was fitted on inputs with the keys {fitted}; got {keys}")
     if came["kind"] != "tensor" or len(came["shape"]) == len(expected["shape"]):
         return
     single = len(came["shape"]) == len(expected["shape"]) - 1
