@@ -15,7 +15,7 @@ from torch import nn
 
 import tulip_ood
 from tulip_ood.detectors import saving
-from tulip_ood.errors import FileFormatError, InputError
+from tulip_ood.errors import FileFormatError, InputError, TulipWarning
 
 pytestmark = pytest.mark.usefixtures("short_search")
 
@@ -227,6 +227,22 @@ def test_other_noise_is_named(saved: Any, images: Any, tmp_path: Path) -> None:
         header["noise_checksum"] = "0" * 32
 
     path = rewrite(saved[1], tmp_path / "t.safetensors", tamper)
+    with pytest.raises(FileFormatError, match="other noise than this release draws"):
+        tulip_ood.load(path, images.model)
+
+
+def test_noise_of_probabilities_alone_is_checked_too(images: Any, tmp_path: Path) -> None:
+    """With J = 0 the score needs none, but `predict` does."""
+    with pytest.warns(TulipWarning, match="J = 0"):
+        detector = tulip_ood.Tulip(images.model, j=0.0).fit(images.loader(), recipe="balanced")
+    assert detector.fitted.j_probs > 0
+    detector.save(tmp_path / "d.safetensors")
+    assert header_of(tmp_path / "d.safetensors")["noise_checksum"]
+
+    def tamper(header: Any, tensors: Any) -> None:
+        header["noise_checksum"] = "0" * 32
+
+    path = rewrite(tmp_path / "d.safetensors", tmp_path / "t.safetensors", tamper)
     with pytest.raises(FileFormatError, match="other noise than this release draws"):
         tulip_ood.load(path, images.model)
 

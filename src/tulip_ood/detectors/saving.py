@@ -88,7 +88,7 @@ def save(detector: Detector, path: str | os.PathLike[str]) -> None:
         **detector.engine.fingerprint,
         "weights_dtypes": detector.network.kinds,
         **detector.provenance,
-        "noise_checksum": detector.engine.noise_checksum(detector._needs_to_score().settings),
+        "noise_checksum": detector.engine.noise_checksum(detector.needs.settings),
         "inputs": detector.engine.inputs,
         "golden": _golden_scores(detector),
         "precision": detector.network.precision,
@@ -347,10 +347,7 @@ def _ask_everything(detector: Detector) -> None:
 def _check_golden(detector: Detector, header: dict[str, Any], path: str | os.PathLike[str]) -> None:
     if header["golden"] is None:
         return
-    if (
-        detector.engine.noise_checksum(detector._needs_to_score().settings)
-        != header["noise_checksum"]
-    ):
+    if detector.engine.noise_checksum(detector.needs.settings) != header["noise_checksum"]:
         raise FileFormatError(
             f"{path} was made with other noise than this release draws (saved by tulip-ood "
             f"{header['versions']['tulip_ood']}): fit again"
