@@ -148,15 +148,17 @@ def means(which: str) -> str:
     return table([title, "AUROC", "near / far", "AURC", "shifted refused"], rows)
 
 
-def opened() -> str:
-    """Every method on the tasks that were opened last, as differences to entropy."""
+def opened(which: str) -> str:
+    """The tasks that were opened last, as differences to entropy: every method, or every part."""
     tasks = read("auto/result-opened.json")["tasks"]
     head, forms = [], ("auroc", "aurc", "shifted")
     for task in OPENED:
         head += [f"{task}: near / far", "AURC", "shifted refused"]
+    first = tasks[next(iter(OPENED))]
+    names = method_names(tasks, everywhere=True) if which == "rows" else list(first[which])
     rows = []
-    for name in method_names(tasks, everywhere=True):
-        found = [tasks[task]["rows"][name] for task in OPENED]
+    for name in names:
+        found = [tasks[task][which][name] for task in OPENED]
         rows.append([method_label(name), *(FORMS[form](own) for own in found for form in forms)])
     return table(["", *head], rows)
 
@@ -256,7 +258,8 @@ AUTO_TABLES: dict[str, Callable[[], str]] = {
     **{f"auto-means-{which}": partial(means, which) for which in MEANS},
     **{f"auto-judged-{form}": partial(judged, form) for form in FORMS},
     "auto-networks": partial(each_network, "result-judge", TASKS),
-    "auto-opened": opened,
+    "auto-opened": partial(opened, "rows"),
+    "auto-opened-parts": partial(opened, "parts"),
     "auto-opened-networks": partial(each_network, "result-opened", OPENED),
     "auto-opened-tasks": partial(tasks, "result-opened", OPENED),
     "auto-parts": parts_means,
