@@ -1,169 +1,278 @@
-"""What the parts of `Auto` say, learned as `Auto` learns them: scores to put rules together from.
+"""What `Auto` is made of on one network: raw scores of all its parts, as a fit itself makes them.
 
-    python benchmarks/auto/columns.py cards --data FOLDER --network FILE --out columns.npz
+    python benchmarks/auto/columns.py cards --data FOLDER --network FILE… --out FOLDER
 
-One half of the validation images learns for the other (`val`, which gives the scale), one half for
-`inside`, its pseudo-OOD and its mildly changed copies, and all of them for everything else. Stored
-as they are, not yet centred and scaled: image and mirror image apart, TULiP with several J and M.
-`parts.py` reads them. Needs a GPU (half a minute a network).
+`Auto` is fitted on the validation images as a user would. Kept is what each part says, not yet
+centred and scaled, of
+
+- `held`: the inputs that were learned from, each by what others of them have taught (the scale);
+- `inside`, `kind …`, `mild_…`: the trial half of the validation images, its pseudo-OOD and its mild
+  changes, by what the other half has taught (weights and bars);
+- `test`, `shifted` and every OOD set, by what the fitted detector has learned.
+
+Image and mirror image stand apart, TULiP with several J, and beside the parts more scores that the
+same passes give, so that any rule of this kind can be put together exactly (`parts.py`). With
+`--methods`, other detectors of the library are fitted and scored too.
 """
 
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from study import SCORES, Features, asking, features, nearest, task_of
+from study import asking, fitted, task_of
 from tasks import Task
 from torch import Tensor
+from torch.nn.functional import interpolate
 
-from tulip_ood.detectors.depth import Depth
-from tulip_ood.detectors.pseudo import make_kinds
-from tulip_ood.detectors.tulip import Tulip
-from tulip_ood.network.inner import InnerStatistics, find_inner
+from tulip_ood.detectors import evidence
+from tulip_ood.detectors.auto import MIRRORED, Auto
+from tulip_ood.detectors.auto_parts import ORDER, RATIO
+from tulip_ood.detectors.base import Detector
+from tulip_ood.detectors.envelope_fit import FittedEnvelope
+from tulip_ood.detectors.evidence import Trial
+from tulip_ood.detectors.fitting import cross_fit
+from tulip_ood.detectors.measured import measure
+from tulip_ood.detectors.registry import make
+from tulip_ood.errors import InputError
+from tulip_ood.network import inputs as structures
+from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.passes import Passes
-from tulip_ood.network.rows import collect_rows
-from tulip_ood.network.running import Needs, run_passes
-from tulip_ood.shifts.kinds import kinds_for
+from tulip_ood.network.rows import Rows
+from tulip_ood.network.running import Needs
+from tulip_ood.numerics import envelope
+from tulip_ood.numerics.scores import gen
 from tulip_ood.shifts.mild import MILD
 
-EPSILON, KIND, CLIP = 0.005, 128, 0.9
-M, FEWER = 10, (4, 6)
-ENT, EBO = SCORES["ent"], SCORES["ebo"]
+STRENGTHS = (1.0, 1.5, 2.0)  # of J
+BESIDE = ("ebo", "fdbd", "scale")  # more that one pass gives
+FEWER, LESS = 4, ", M 4"  # noisy passes
 
 
-def few(z: Tensor, samples: int) -> Tensor:
-    """The first noisy passes between the base pass and the drift."""
-    return torch.cat([z[: 1 + samples], z[-1:]])
+class Zoomed(Mirrored):
+    """The middle of an image, an eighth larger."""
+
+    key = "zoomed"
+
+    def change(self, inputs: Inputs) -> Inputs:
+        ((place, x),) = structures.tensors(inputs)
+        height, width = x.shape[-2:]
+        cut = x[..., height // 16 : height - height // 16, width // 16 : width - width // 16]
+        larger = interpolate(cut, (height, width), mode="bilinear", align_corners=False)
+        return structures.replace(inputs, place, larger)
 
 
-def stretched(z: Tensor, own: Tensor, balance: float, strength: float) -> Tensor:
-    """TULiP's samples; Θ_XX and the balanced λ are learned from `own`."""
-    trace, trace_xx = (((v[1:-1] - v[0]) ** 2).sum(-1).mean(0) for v in (z, own))
-    drift, drift_xx = ((v[-1] - v[0]).norm(dim=-1) for v in (z, own))
-    balanced = 2 * trace_xx.mean() / drift_xx.mean()
-    bound = (trace + trace_xx.mean() - balance * balanced * drift).clamp_min(0)
-    stretch = (bound / trace.clamp_min(1e-30)).sqrt()[None, :, None]
-    return z[:1] + strength * stretch * (z[1:-1] - z[:1])
+ZOOMED = Zoomed()
 
 
-def ratio(z: Tensor, own: Tensor) -> Tensor:
-    trace_xx = ((own[1:-1] - own[0]) ** 2).sum(-1).mean()
-    trace, drift = ((z[1:-1] - z[0]) ** 2).sum(-1).mean(0), (z[-1] - z[0]).norm(dim=-1)
-    return ((trace + trace_xx) / drift.clamp_min(1e-9)).log()
+class Watched(Auto):
+    """`Auto`, which keeps what it has weighed its parts by."""
+
+    _rows: Rows
+    _half: Passes
+    _trial: Trial
+
+    def _prepare(self, rows: Rows, *more: Any) -> None:
+        self._rows = rows
+        super()._prepare(rows, *more)
+
+    def _weigh(self, trial: Trial) -> None:
+        self.tried: dict[str, Passes] = {}
+        alone, own = evidence.pseudo_sets, trial._rightly_answered
+
+        def sets(*arguments: Any, **named: Any) -> dict[str, Passes]:
+            found = alone(*arguments, **named)
+            self.tried |= {f"kind {kind}": passes for kind, passes in found.items()}
+            return found
+
+        def rightly(rows: Rows) -> Passes:
+            found = own(rows)
+            kinds = list(MILD)
+            self.tried[kinds[sum(name in kinds for name in self.tried)]] = found
+            return found
+
+        evidence.pseudo_sets = sets  # type: ignore[assignment]
+        trial._rightly_answered = rightly  # type: ignore[method-assign]
+        try:
+            super()._weigh(trial)
+        finally:
+            evidence.pseudo_sets = alone
+        self._trial = trial
+
+    def _standardised(self, passes: Passes, states: Any) -> Any:
+        self._half = passes  # the last of them is what the state has learned from
+        return super()._standardised(passes, states)
+
+    def _with_mirror(self, needs: Needs) -> Needs:
+        needs = super()._with_mirror(needs)
+        return replace(needs, measures=(*needs.measures, ZOOMED))
 
 
-def aligned(f: Tensor, logits: Tensor, learned: Tensor, weight: Tensor) -> Tensor:
-    """NCI: how little features point along the weights of the class that is answered."""
-    out = f - learned.mean(0)
-    return -(out * weight[logits.argmax(-1)]).sum(-1) / out.norm(dim=-1).clamp_min(1e-12)
+def sure(probs: Tensor, answer: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """How unsure probabilities are, [N, o]."""
+    yield "entropy", -(probs * probs.clamp_min(1e-300).log()).sum(-1)
+    yield "msp", 1 - probs.max(-1).values
+    own = probs.gather(-1, answer[:, None])[:, 0]
+    yield "nll", -own.clamp_min(1e-300).log()
+    yield "gen", gen(probs)
 
 
-def said(
-    made: Features, mirror: Passes, name: str, learned: Tensor, j_star: float
-) -> Iterator[tuple[str, Tensor]]:
-    """Every column of one source; `learned` are the features that parts have learned from."""
-    f, device = made.of[name], learned.device
-
-    def logits(shape: Any, of: Tensor) -> Tensor:
-        z = torch.einsum("mnd,mod->mno", shape(of), made.weight) + made.bias[:, None]
-        return z.double()
-
-    z, own = (logits(lambda v: v, of) for of in (f, learned))
-    yield "entropy", ENT(z[:1])
-    yield "mirror", ENT(mirror.base[None].double().to(device))
-    for samples in (*FEWER, M):
-        some, theirs = few(z, samples), few(own, samples)
-        for strength in (1.0, 1.5, 2.0):
-            yield f"J {strength:g}, M {samples}", ENT(stretched(some, theirs, 1.0, strength))
-        yield f"ratio, M {samples}", ratio(some, theirs)
-    yield f"J*, M {M}", ENT(stretched(z, own, 1.0, j_star))
-    yield f"noise, M {M}", ENT(z[1:-1])
-    clip = float(torch.quantile(learned[0].flatten()[:: 1 + learned[0].numel() // 2**22], CLIP))
-    yield "react", EBO(logits(lambda v: v.clamp_max(clip), f)[:1])
-    other = mirror.need_features().to(device)
-    yield "knn", nearest(f[0], learned[0], 1)
-    yield "mirror, knn", nearest(other, learned[0], 1)
-    yield "nci", aligned(f[0], z[0], learned[0], made.weight[0])
-    yield "mirror, nci", aligned(other, mirror.base.to(device), learned[0], made.weight[0])
+def fewer(passes: Passes) -> Passes:
+    """As if less noise had been asked for."""
+    return replace(passes, noisy=passes.noisy[:FEWER])
 
 
-def right(logits: Tensor, labels: Tensor | None) -> Any:
-    assert labels is not None
-    return (logits.argmax(-1).cpu() == labels.cpu()).numpy()
+def told(
+    detector: Watched, states: dict[str, Any], beside: dict[str, Detector], passes: Passes
+) -> dict[str, Tensor]:
+    """Every column."""
+    answer, base = passes.base.argmax(-1), passes.base.double().softmax(-1)
+    views = {"mirror": MIRRORED} if detector._mirrors else {}
+    views["zoom"] = ZOOMED
+    seen = {name: view.passes_of(passes) for name, view in views.items()}
+    mixed = [[name] for name in seen] + ([list(seen)] if len(seen) > 1 else [])
+
+    def of(name: str, probs: Tensor) -> dict[str, Tensor]:
+        """By itself, and mixed with the views' probabilities."""
+        made = {f"{name} {what}": values for what, values in sure(probs, answer)}
+        for others in mixed:
+            mix = torch.stack([probs, *(seen[v].base.double().softmax(-1) for v in others)]).mean(0)
+            title = " + ".join([name, *others])
+            made |= {f"{title} {what}": values for what, values in sure(mix, answer)}
+        return made
+
+    found = of("base", base)
+    for name, other in seen.items():
+        alone = other.base.double().softmax(-1)
+        found |= {f"{name} {what}": values for what, values in sure(alone, answer)}
+        for part in ("knn", "nci"):
+            if part in states:
+                own = detector.parts[detector._part_names.index(part)]
+                found[f"{name} {part}"] = own._score(states[part], other)
+    named = {**dict(zip(detector._part_names, detector.parts, strict=True)), **beside}
+    for more, some in (("", passes), (LESS, fewer(passes))):
+        order = states[ORDER + more]
+        assert isinstance(order, FittedEnvelope)
+        measured = measure(some, sqrt_outputs=False)
+        unit = measured.stretch(order.scoring.trace_xx, order.scoring.lam)
+        for name, j in [*((f"J {j:g}", j) for j in STRENGTHS), ("J*", order.j_star)]:
+            samples = envelope.samples(some.base.double(), some.noisy, j * unit)
+            found |= of(f"{name}{more}", samples.softmax(-1).mean(0))
+        found |= of(f"noise{more}", some.noisy.double().softmax(-1).mean(0))
+        if RATIO + more in states:
+            found[RATIO + more] = named[RATIO]._score(states[RATIO + more], some)
+    for name, state in states.items():
+        if not name.startswith((ORDER, RATIO)):
+            found[name] = named[name]._score(state, passes)
+    return {name: values.double().nan_to_num(posinf=1e6) for name, values in found.items()}
+
+
+def right(detector: Watched, passes: Passes) -> Any:
+    assert passes.labels is not None
+    return (passes.base.argmax(-1).cpu() == passes.labels.cpu()).numpy()
 
 
 @torch.no_grad()
-def columns(task: Task, batch: int) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any], Any]:
-    """Scores by column and source, right answers by source, and what the header says."""
-    detector = Tulip(task.model, batch_size=batch).fit([task.val], recipe="balanced")
-    rows = collect_rows([task.val], seed=0)
-    half = len(rows) // 2
-    halves = {"first": rows.take(range(half)), "second": rows.take(range(half, len(rows)))}
-    most = min(KIND, (half + 1) // 2)
-    kinds = make_kinds(halves["first"], list(kinds_for("images")), most, 0)
-    copies = {f"kind {name}": part for name, part in kinds.items()}
-    copies |= make_kinds(halves["first"], list(MILD), most, 0)
-    rest = {"test": task.test[0], "shifted": task.shifted[0], **task.sets}
-    sources: Mapping[str, Any] = {**halves, **copies, **rest}
+def columns(task: Task, batch: int) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
+    """Scores [N, columns] of all sources, right answers by source, and what the header says."""
+    detector = Watched(task.model, batch_size=batch)
+    detector.fit([task.val])
+    beside: dict[str, Detector] = {}
+    for name in BESIDE:
+        one = make(name, detector.network)
+        try:
+            one._learn(detector._half)
+            beside[name] = one
+        except InputError:
+            continue
+    parts = {**dict(zip(detector._part_names, detector.parts, strict=True)), **beside}
 
-    made = features(detector, dict(sources), EPSILON)
-    depth = Depth(detector.network)
-    depth.stages = find_inner(detector.network, task.test[0][:2])
-    measures = (Mirrored(), InnerStatistics(depth.stages))
-    needs = Needs(detector._settings().with_(n_samples=0), measures=measures)
-    perturbation = detector._make_perturbation(needs.settings)
-    base = {
-        name: run_passes(perturbation, source, batch_size=batch, needs=needs)
-        for name, source in {**sources, "all": rows}.items()
-    }
-    known = {**made.of, "all": torch.cat([made.of["first"], made.of["second"]], 1)}
-    inner = {name: depth._learn(base[name]) for name in ("first", "second", "all")}
+    def learned(passes: Passes) -> dict[str, Any]:
+        made = {name: part._learn(passes) for name, part in parts.items()}
+        again = {n + LESS: parts[n]._learn(fewer(passes)) for n in (ORDER, RATIO) if n in parts}
+        return {**made, **again}
 
-    plan = [("val", "first", "second"), ("val", "second", "first"), ("inside", "first", "second")]
-    plan += [(name, name, "second") for name in copies] + [(name, name, "all") for name in rest]
-    found: dict[str, dict[str, Tensor]] = {}
-    for name, source, learner in plan:
-        mirror, j_star = Mirrored().passes_of(base[source]), detector.fitted.j_score
-        each = dict(said(made, mirror, source, known[learner], j_star))
-        each["depth"] = depth._score(inner[learner], base[source])
-        for column, values in each.items():
-            before = found.setdefault(column, {}).get(name, torch.empty(0))
-            found[column][name] = torch.cat([before, values.double().cpu()])
+    def stacked(states: dict[str, Any], passes: Passes) -> Tensor:
+        return torch.stack(list(told(detector, states, beside, passes).values()), 1)
 
-    labels = {"inside": halves["first"].labels, "test": task.test[1], "shifted": task.shifted[1]}
-    labels |= {name: part.labels for name, part in copies.items()}
-    answers = {name: right(base[{"inside": "first"}.get(name, name)].base, y)
-               for name, y in labels.items()}  # fmt: skip
-    own = [base["all"].base, Mirrored().passes_of(base["all"]).base]
-    accuracy = [float(right(logits, rows.labels).mean()) for logits in own]
-    header = {"J*": detector.fitted.j_score, "classes": made.weight.shape[1], "mirrored": accuracy}
-    return found, answers, header
+    states, held = cross_fit(detector._half, learned, stacked)
+    names = list(told(detector, states, beside, detector._half.take(slice(0, 2))))
+    found = {"held": held}
+    answers = {"held": right(detector, detector._half)}
+
+    trial, rows = detector._trial, detector._rows
+    second = trial._some(rows.take(range(len(rows) // 2, len(rows)))).only_finite()
+    taught = learned(second)
+    for name, made in {"inside": trial._inside, **detector.tried}.items():
+        found[name] = stacked(taught, made)
+        answers[name] = right(detector, made)
+
+    sources = {"test": task.test[0], "shifted": task.shifted[0], **task.sets}
+
+    def each(passes: Passes) -> tuple[Tensor, ...]:
+        return (*stacked(states, passes).unbind(1), passes.base.argmax(-1))
+
+    for name, x in sources.items():
+        *own, said = detector.engine.over(x, detector._needs(), each)
+        found[name] = torch.stack([v.cpu() for v in own], 1)
+        labels = {"test": task.test[1], "shifted": task.shifted[1]}.get(name)
+        if labels is not None:
+            answers[name] = (said.cpu() == labels.cpu()).numpy()
+    assert detector._state is not None
+    header = {
+        "columns": names, "sources": list(found), "sizes": [len(v) for v in found.values()],
+        "J*": states[ORDER].j_star, "dead": states[ORDER].inactive,
+        "facts": {k: v for k, v in detector._facts.items() if k in ("evidence", "mirrored")},
+        "mirrors": detector._mirrors, "weights": detector._weights, "bars": detector._bars,
+        "accuracy": float(answers["test"].mean()), "classes": detector._facts["n_outputs"],
+        "findings": [str(finding) for finding in detector._findings],
+    }  # fmt: skip
+    scores = {name: detector.score(x[:64]).tolist() for name, x in sources.items()}
+    header["auto-3, first 64"] = scores
+    return torch.cat(list(found.values())), answers, header
+
+
+def stored(task: Task, network: str, given: Any) -> None:
+    """The columns of one network, as a file."""
+    began = time.perf_counter()
+    task.model.to(given.device).eval()
+    table, answers, header = columns(task, given.batch)
+    made = time.perf_counter()
+    methods, about = fitted(task, given.batch, given.methods)
+    arrays = {f"right {name}": values for name, values in answers.items()}
+    arrays["table"] = table.float().numpy().T
+    order = ["test", "shifted", *task.sets]
+    if methods:
+        arrays["methods"] = np.stack(
+            [np.concatenate([m[n].numpy() for n in order]) for m in methods.values()]
+        ).astype(np.float32)
+    header |= {
+        "task": task.name, "near": list(task.near), "about": about, "methods": list(methods),
+        "far": [name for name in task.sets if name not in task.near], "method sources": order,
+    }  # fmt: skip
+    file = given.out / f"{Path(network).stem}.npz"
+    np.savez_compressed(file, header=json.dumps(header), **arrays)
+    took = [round(made - began), round(time.perf_counter() - made)]
+    print(f"{file.stem}: {header['accuracy']:.4f}, {took} s", flush=True)
 
 
 def main() -> None:
-    given = asking(__doc__).parse_args()
+    parser = asking(__doc__, several=True)
+    parser.add_argument("--methods", nargs="*", default=[])
+    given = parser.parse_args()
     warnings.simplefilter("ignore")
-    began = time.perf_counter()
-    task = task_of(given.task, given.data, given.network, given.limit)
-    task.model.to(given.device).eval()
-    found, answers, header = columns(task, given.batch)
-    names = list(found["entropy"])
-    table = [torch.cat([by_source[name] for name in names]) for by_source in found.values()]
-    header |= {
-        "task": task.name, "columns": list(found), "sources": names,
-        "sizes": [len(found["entropy"][name]) for name in names], "near": list(task.near),
-        "far": [name for name in task.sets if name not in task.near],
-    }  # fmt: skip
-    arrays = {f"right {name}": values for name, values in answers.items()}
-    stacked = torch.stack(table).float().numpy()
-    np.savez_compressed(given.out, header=json.dumps(header), table=stacked, **arrays)
-    print(f"{given.task} {Path(given.network).stem}: {time.perf_counter() - began:.0f} s")
+    given.out.mkdir(parents=True, exist_ok=True)
+    task: Task | None = None
+    for network in given.network:
+        task = task_of(given.task, given.data, network, given.limit, task)
+        task = replace(task, sets={name: x[: given.outside] for name, x in task.sets.items()})
+        stored(task, network, given)
 
 
 if __name__ == "__main__":

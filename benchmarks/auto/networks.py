@@ -34,6 +34,8 @@ CLASSES = {
     "capitals": 21,
     "sports": 32,
     "plankton": 32,
+    "dishes": 28,
+    "hiragana": 37,
 }
 LAST = "_fc."  # EfficientNet's last layer
 PARTS = (0.8, 0.88)  # of a pack's images: where validation and test begin
@@ -108,7 +110,7 @@ def augmented(x: Tensor, kind: str) -> Tensor:
     """Shifted by up to an eighth; mirrored, and turned where that keeps the label."""
     if kind == "digits":
         return x
-    if kind in ("signs", "cards", "capitals"):
+    if kind in ("signs", "cards", "capitals", "hiragana"):
         return seen_again(x)
     side, pad = x.shape[-1], x.shape[-1] // 8
     wide = F.pad(x, [pad] * 4)

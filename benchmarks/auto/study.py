@@ -15,7 +15,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tulip_ood.detectors.pseudo import make_kinds
 from tulip_ood.detectors.registry import make
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import TulipError
+from tulip_ood.models.spec import load_model
 from tulip_ood.network.inputs import Inputs
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows, collect_rows
@@ -54,6 +55,7 @@ METHODS = (
     "tulip[recipe=balanced]", "tulip", "tulip+scale", "auto", "auto[n_samples=0]",
 )  # fmt: skip
 
+SIDES = {"lite0": 224, "lite1": 240, "lite2": 260}  # ImageNet's networks, and their pixels
 SETS = {  # near and far
     "leaves": (("other-crops",), ("textures", "flowers", "xrays", "photographs")),
     "signs": (("other-signs", "belgian-signs"), ("food", "blood", "cartoons", "aerial")),
@@ -85,43 +87,53 @@ SETS = {  # near and far
         ("other-plankton", "pollen"),
         ("receipts", "circuit-boards", "eyes", "endoscopy"),
     ),
+    "dishes": (("other-dishes", "produce"), ("gems", "signatures", "cracks", "fantasy")),
+    "hiragana": (
+        ("other-hiragana", "baybayin"),
+        ("posters", "retina-sections", "fabrics", "hieroglyphs"),
+    ),
 }
 
 
-def task_of(name: str, folder: Path, network: str, limit: int) -> Task:
+def task_of(name: str, folder: Path, network: str, limit: int, known: Task | None = None) -> Task:
+    """A task with one network; its images from `known`, the same task with another, if given."""
+    model = network_of(name, network)
+    if known is not None:
+        return replace(known, model=model)
     if name in ("cifar10", "cifar100"):
-        return openood(name, folder, network, limit)
+        return openood(name, folder, network, limit, model)
     if name == "vit":
-        model = trained("vit", network)
         return openood("cifar10", folder, str(folder / "cifar10.safetensors"), limit, model)
     if name == "digits":
-        return digits(trained("digits", network), folder, limit)
+        return digits(model, folder, limit)
     if name in CLASSES:
         near, far = SETS[name]
         sets = dict.fromkeys((*near, *far), limit)
-        weights = load_file(network)
-        if any(key.startswith(LAST) for key in weights):
-            model, prepare = filled(tuned(name), weights), as_lites_want
-        else:
-            model, prepare = filled(make_network(name), weights), normalised
+        lites = any(key.startswith(LAST) for key in model.state_dict())
+        prepare = as_lites_want if lites else normalised
         return packed(name, model, folder, name, sets, near, PARTS, prepare)
-    size = {"lite0": 224, "lite1": 240, "lite2": 260}[name]
 
     def resized(x: Tensor) -> Tensor:
-        if x.shape[-1] != size:
-            x = interpolate(x, size=(size, size), mode="bicubic", antialias=True).clamp(0, 1)
+        if x.shape[-1] != SIDES[name]:
+            size = (SIDES[name], SIDES[name])
+            x = interpolate(x, size=size, mode="bicubic", antialias=True).clamp(0, 1)
         return as_lites_want(x)
 
     sets = {"leaves": 400, "flowers": 600, "textures": 600, "xrays": 400}
     near = ("leaves", "flowers")
     own = folder / "imagenet"  # its sets are called as those of the leaves are, and are larger
-    published = torch.load(network, map_location="cpu", weights_only=True)
-    model = filled(lite(name), published)
     return packed(name, model, own, "imagenet", sets, near, (0.0, 0.5), resized)
 
 
-def trained(kind: str, file: str) -> nn.Module:
-    return filled(make_network(kind), load_file(file))
+def network_of(name: str, file: str) -> nn.Module:
+    """A trained network of a task."""
+    if name in ("cifar10", "cifar100"):
+        return load_model(file).module
+    if name in SIDES:
+        return filled(lite(name), torch.load(file, map_location="cpu", weights_only=True))
+    weights = load_file(file)
+    tuned_on = any(key.startswith(LAST) for key in weights)
+    return filled(tuned(name) if tuned_on else make_network(name), weights)
 
 
 def filled(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -335,13 +347,14 @@ def study(
     return arrays, header
 
 
-def asking(description: str | None) -> argparse.ArgumentParser:
-    """For a task, a network, and where to write."""
+def asking(description: str | None, several: bool = False) -> argparse.ArgumentParser:
+    """For a task, a network or several, and where to write."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("task")
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--network", required=True)
+    parser.add_argument("--network", required=True, nargs="+" if several else None)
     parser.add_argument("--limit", type=int, default=1000)
+    parser.add_argument("--outside", type=int, help="images of an OOD set; as many as there are")
     parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, required=True)
