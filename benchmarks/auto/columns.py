@@ -84,7 +84,7 @@ class Watched(Auto):
 
     def _weigh(self, trial: Trial) -> None:
         self.tried: dict[str, Passes] = {}
-        alone, own = evidence.pseudo_sets, trial._rightly_answered
+        alone = evidence.pseudo_sets
 
         def sets(*arguments: Any, **named: Any) -> dict[str, Passes]:
             found = alone(*arguments, **named)
@@ -92,10 +92,10 @@ class Watched(Auto):
             return found
 
         def rightly(rows: Rows) -> Passes:
-            found = own(rows)
-            kinds = list(MILD)
-            self.tried[kinds[sum(name in kinds for name in self.tried)]] = found
-            return found
+            made, kinds = trial._passes(rows).only_finite(), list(MILD)
+            self.tried[kinds[sum(name in kinds for name in self.tried)]] = made
+            assert made.labels is not None
+            return made.take((made.base.argmax(-1) == made.labels).nonzero().squeeze(1))
 
         evidence.pseudo_sets = sets  # type: ignore[assignment]
         trial._rightly_answered = rightly  # type: ignore[method-assign]

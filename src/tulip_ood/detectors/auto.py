@@ -1,22 +1,24 @@
-"""One detector that needs no tuning and no OOD data: the recipe `auto-3`.
+"""One detector that needs no tuning and no OOD data: the recipe `auto-4`.
 
 TULiP with the balanced λ orders the inputs, as it orders the network's own errors well; where the
 network answers mirror images alike, the entropy of the mirror image is averaged with it (T). More
 opinions come from the same passes. How the features lie: far from those of validation inputs (K,
 neighbours), and not along the weights of the class that is answered (N, NCI), both of the mirror
-image too. The energy of clipped features (E, ReAct), and the ratio of noise to drift (R). Each of
-them counts as far as it finds pseudo-OOD (its weight w). And how unusual the input looks to the
-inner stages of the network (I). Opinions only speak against an input: K and N together where they
-are above the middle, the others where they speak more clearly than against mildly changed
-validation images that are still answered rightly (c):
+image too. How near they lie to the boundaries between classes (B, fDBD), the energy of clipped
+features (E, ReAct), and the ratio of noise to drift (R). Each of them counts as far as it finds
+pseudo-OOD (its worth w). And how unusual the input looks to the inner stages of the network (I).
+Opinions only speak against an input, where they say more than of most mildly changed validation
+images that are still answered rightly (c):
 
-    U = z(T) + strength · (¾ max(0, w_K z(K) + w_N z(N)) + 2 w_E max(0, z(E) − c_E)
-                           + w_R max(0, z(R) − c_R) + 2 max(0, z(I) − c_I))
+    U = z_J(T) + strength · (s max(0, w_K z(K) + w_N z(N) − c) + 2 w_B max(0, z(B) − c_B)
+                             + 2 w_E max(0, z(E) − c_E) + w_R max(0, z(R) − c_R)
+                             + 2 max(0, z(I) − c_I))
 
-with every score centred and scaled on held-out validation data (z).
+with every score centred and scaled on held-out validation data (z). J, s and every c are the
+loudest with which held-out errors of the network are ordered as well as by its entropy
+(`loudness.py`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,23 +28,24 @@ from torch import Tensor, nn
 
 from tulip_ood.detectors.auto_parts import (
     ALIGNED,
+    BOUNDARIES,
     CLIPPED,
     DEPTH,
     NEIGHBOURS,
     ORDER,
     PARTS,
     RATIO,
-    PartedSum,
     chosen_parts,
     part_settings,
 )
+from tulip_ood.detectors.auto_voices import OF_FEATURES, USUAL_J, VoicedSum
 from tulip_ood.detectors.auto_words import auto_lines, in_words_of_auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import SumState, union
 from tulip_ood.detectors.depth import Depth
 from tulip_ood.detectors.engine import PassCount
 from tulip_ood.detectors.enveloped import needs_of_envelope, predict_enveloped
-from tulip_ood.detectors.evidence import Trial, Weights
+from tulip_ood.detectors.evidence import Trial
 from tulip_ood.detectors.prediction import Prediction
 from tulip_ood.detectors.ratio import Ratio
 from tulip_ood.detectors.recipes import recipe_named
@@ -56,21 +59,11 @@ from tulip_ood.network.rows import Rows
 from tulip_ood.network.running import Needs
 from tulip_ood.network.scope import Scope
 from tulip_ood.numerics.given import number, samples
-from tulip_ood.numerics.quantiles import quantiles
 from tulip_ood.numerics.tasks import Classification, Regression
 
 __all__ = ["Auto"]
 
-# J* is 2 to 3.5 on some networks, and orders errors worse in the mean (docs/research.md).
-ORDER_J = 1.5
-# So much worse than entropy at finding pseudo-OOD is not listened to; .1 for the others.
-NOTHING_BELOW = {CLIPPED: 0.20}
-OF_FEATURES, THEIR_SLOPE = (NEIGHBOURS, ALIGNED), 0.75  # how features lie: heard together
 BOTH_IMAGES = OF_FEATURES  # what speaks of the mirror image too, beside TULiP
-CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median, at least
-# So many mildly changed images say no more.
-EXPLAINED = {CLIPPED: 0.9, RATIO: 0.9, DEPTH: 0.98}
-DOUBLY = 2.0  # what mild changes do not explain in E and I counts double: few ID inputs get there
 SAMPLES = 6  # docs/research.md: 4, 6 and 10 find as much
 MAY_LOSE = 0.03  # of the accuracy on validation images, where they are mirrored
 MIRRORED = Mirrored()
@@ -78,7 +71,7 @@ MIRRORED = Mirrored()
 SHOWN = {NEIGHBOURS: "neighbours", DEPTH: "stages"}
 
 
-class Auto(PartedSum):
+class Auto(VoicedSum):
     """TULiP, and what features, drift and inner stages say beside it.
 
     Args:
@@ -90,7 +83,7 @@ class Auto(PartedSum):
         scope: Which parameters are perturbed, as in `Tulip`.
         mirror: Look at the mirror image, too (one more pass), where inputs are images and the
             network is as good on mirrored validation images.
-        parts: Which of the six scores take part; "tulip" always does. Where a network's
+        parts: Which of the seven scores take part; "tulip" always does. Where a network's
             penultimate features or inner stages cannot be found, inputs are not images, or the
             task is not classification, some are left out, and the report says so.
         settings: For each part, arguments of its own, by name.
@@ -108,7 +101,7 @@ class Auto(PartedSum):
     """
 
     name: ClassVar[str] = "auto"
-    recipe: ClassVar[str] = "auto-3"
+    recipe: ClassVar[str] = "auto-4"
     shares_noise: ClassVar[bool] = True
 
     def __init__(
@@ -140,8 +133,6 @@ class Auto(PartedSum):
         # What neighbours are worth is judged on validation data, and so is what they learn from.
         self.learns_from_data = False  # type: ignore[misc]
         self.strength, self.n_samples, self.mirror = strength, n_samples, mirror
-        self._weights: Weights = {}
-        self._bars: dict[str, float] = {}  # what evidence has to exceed
         self._mirrors = False  # whether mirror images are looked at
 
     def _make_part(self, name: str, **settings: Any) -> Detector:
@@ -162,17 +153,17 @@ class Auto(PartedSum):
                 self._drop(name)
         probe = self.network.known_probe
         if probe.head is None:
-            for name in (CLIPPED, *OF_FEATURES):
+            for name in (CLIPPED, *OF_FEATURES, BOUNDARIES):
                 self._leave_out(name, "penultimate features are not to be found (see head=…)")
         elif not probe.head_is_logits:  # what features make of the answer hangs on what lies behind
-            for name in (CLIPPED, ALIGNED):
+            for name in (CLIPPED, ALIGNED, BOUNDARIES):
                 self._leave_out(name, "the last linear layer's output are not the logits")
         recipe, order = recipe_named("balanced"), self._order
         setting = recipe.setting
         if isinstance(self.task, Regression):
             setting = replace(setting, balance=0.0)  # see the finding "regression-drift"
         elif len(self.parts) > 1:
-            setting = replace(setting, j=ORDER_J)
+            setting = replace(setting, j=USUAL_J)
         for part in self.parts:
             if isinstance(part, Tulip):
                 part._recipe, part._setting = recipe, part._with_given(setting)
@@ -183,7 +174,7 @@ class Auto(PartedSum):
                 part._setting = replace(part._setting, epsilon=order._setting.epsilon)
         self._check_depth(rows, count)
         self._check_mirror(rows, count)
-        self._weights, self._bars = {}, {}
+        self._forget_voices()
         others = {n: p for n, p in zip(self._part_names, self.parts, strict=True) if n != ORDER}
         if others:
             self._weigh(
@@ -197,25 +188,6 @@ class Auto(PartedSum):
                     says=self._says,
                 )
             )
-
-    def _weigh(self, trial: Trial) -> None:
-        """How much every part counts, and from where on."""
-        for name, reason in trial.refused.items():
-            self._leave_out(name, reason)
-        self._weights, said = trial.weights(NOTHING_BELOW)
-        if CLIPPED in self._weights:
-            self._weights[CLIPPED] *= DOUBLY
-        mild = trial.of_mild_changes()
-        # Inner stages see mild changes before anything else: without a bar they are not heard.
-        if DEPTH in self._weights:
-            self._weights[DEPTH] = DOUBLY if mild else 0.0
-        self._bars = dict.fromkeys(EXPLAINED, CLEARLY)
-        for name, share in EXPLAINED.items():
-            if name in mild:
-                known = mild[name][mild[name].isfinite()]
-                bars = quantiles(known, (share,)) if len(known) else [math.inf]
-                self._bars[name] = max(CLEARLY, *bars)
-        self._facts["evidence"] = {**said, "bars": dict(self._bars)}
 
     def _check_depth(self, rows: Rows, count: PassCount) -> None:
         """Inner stages are looked at where inputs are images and there are such stages."""
@@ -312,17 +284,6 @@ class Auto(PartedSum):
         """What every part that counts says, on the scale of held-out data."""
         at = self._part_names.index
         return {name: self._column(at(name), state, passes) for name in self._heard}
-
-    def _put_together(self, said: Mapping[str, Tensor]) -> Tensor:
-        total = said[ORDER]
-        lie = [self._weights[name] * said[name] for name in OF_FEATURES if name in said]
-        if lie:
-            total = total + self.strength * THEIR_SLOPE * sum(lie[1:], lie[0]).clamp_min(0.0)
-        for name in EXPLAINED:
-            if name in said:
-                beyond = (said[name] - self._bars[name]).clamp_min(0.0)
-                total = total + self.strength * self._weights[name] * beyond
-        return total
 
     def _predicted(self, x: Inputs | Passes) -> Prediction:
         state: SumState = self._ready()

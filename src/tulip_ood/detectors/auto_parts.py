@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALIGNED",
+    "BOUNDARIES",
     "CLIPPED",
     "DEPTH",
     "NEIGHBOURS",
@@ -35,8 +36,8 @@ __all__ = [
 ]
 
 ORDER, CLIPPED, NEIGHBOURS, ALIGNED = "tulip", "react", "knn", "nci"
-RATIO, DEPTH = "ratio", "depth"
-PARTS = (ORDER, CLIPPED, NEIGHBOURS, ALIGNED, RATIO, DEPTH)
+BOUNDARIES, RATIO, DEPTH = "fdbd", "ratio", "depth"
+PARTS = (ORDER, CLIPPED, NEIGHBOURS, ALIGNED, BOUNDARIES, RATIO, DEPTH)
 # How passes are made. All parts share them, so that only TULiP can be told.
 _OF_PASSES = (
     "antithetic",

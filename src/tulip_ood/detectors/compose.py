@@ -1,7 +1,7 @@
 """Sums of scores: "tulip&knn" adds what its parts say, each on the scale of the validation data."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -186,23 +186,46 @@ class Sum(Detector):
 
     def _standardised(self, passes: Passes, states: Sequence[Any]) -> SumState:
         """Learn what is not learned yet, and the scale of every part's held-out scores."""
-        learned, centres, spreads, references = [], [], [], []
+        return self._scaled(*self._held_out(passes, states))
+
+    def _held_out(self, passes: Passes, states: Sequence[Any]) -> tuple[list[Any], list[Tensor]]:
+        """What parts have learned, and what each says of inputs that it has not learned from."""
+        learned, said = [], []
         for name, part, state in zip(self._part_names, self.parts, states, strict=True):
-            says = partial(self._says, part)
+            says = self._asked(name, part)
             try:
                 if state is None:
                     state, scores = cross_fit(passes, part._learn, says)
                 else:
                     scores = says(state, passes).to(torch.float64)
-                low, middle, high = middle_of(scores, part.name)
             except InputError as error:
                 raise PartError(name, str(error)) from error
-            spread = max((high - low) / 2, 1e-12)
             learned.append(state)
-            centres.append(middle)
+            said.append(scores)
+        return learned, said
+
+    def _asked(self, name: str, part: Detector) -> Callable[[Any, Passes], Tensor]:
+        """How a part is asked while the scale is looked for."""
+        return partial(self._says, part)
+
+    def _scaled(self, learned: Sequence[Any], said: Sequence[Tensor]) -> SumState:
+        """The state, given what parts have learned and say of held-out inputs."""
+        centres, spreads, references = [], [], []
+        for name, scores in zip(self._part_names, said, strict=True):
+            centre, spread = self._scale(name, scores)
+            centres.append(centre)
             spreads.append(spread)
-            references.append(Reference.of((scores - middle) / spread))
+            references.append(Reference.of((scores - centre) / spread))
         return SumState(tuple(learned), tuple(centres), tuple(spreads), tuple(references))
+
+    @staticmethod
+    def _scale(name: str, scores: Tensor) -> tuple[float, float]:
+        """Where the middle of a part's held-out scores lies, and how wide they are."""
+        try:
+            low, middle, high = middle_of(scores, name)
+        except InputError as error:
+            raise PartError(name, str(error)) from error
+        return middle, max((high - low) / 2, 1e-12)
 
     def _score(self, state: SumState, passes: Passes) -> Tensor:
         columns = [self._column(i, state, passes) for i in range(len(self.parts))]

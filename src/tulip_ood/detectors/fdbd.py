@@ -13,6 +13,8 @@ from tulip_ood.network.passes import Passes
 
 __all__ = ["FDBD", "FeatureMean", "MeanLearner"]
 
+_ROUNDING = 1e-12
+
 
 @dataclass(frozen=True)
 class FeatureMean:
@@ -68,19 +70,29 @@ class FDBD(FeatureDetector):
     def _learner(self) -> Learner:
         return MeanLearner()
 
+    def _scores_on_device(self) -> bool:
+        return True
+
     def _of_features(self, state: FeatureMean, features: Tensor, passes: Passes) -> Tensor:
-        logits = passes.base.to(torch.float64)
+        logits = passes.base.to(features)
         highest, answers = logits.max(dim=1)
-        weight = passes.head.weight.cpu().to(torch.float64)
-        classes, place = answers.unique(return_inverse=True)
-        apart = torch.cdist(weight[classes], weight, compute_mode="donot_use_mm_for_euclid_dist")[
-            place
-        ]
+        apart = _apart(passes.head.weight.to(features), answers)
         gaps = highest.unsqueeze(1) - logits
-        to_boundaries = torch.where(apart > 0, gaps / apart, 0.0).sum(dim=1)
-        out = features - state.mean if self.distance_as_normalizer else features
+        there = apart > 0
+        to_boundaries = torch.where(there, gaps / torch.where(there, apart, 1.0), 0.0).sum(dim=1)
+        out = features - state.mean.to(features) if self.distance_as_normalizer else features
         normalizer = out.norm(dim=1)
-        return torch.where(normalizer > 0, -to_boundaries / normalizer, 0.0)
+        away = normalizer > 0
+        return torch.where(away, -to_boundaries / torch.where(away, normalizer, 1.0), 0.0)
+
+
+def _apart(weight: Tensor, answers: Tensor) -> Tensor:
+    """‖w_a − w_c‖ of the answers a and all classes c, [N, o], in float64."""
+    squares, own = weight.square().sum(dim=1), weight[answers]
+    together = squares[answers].unsqueeze(1) + squares
+    squared = together - 2.0 * (own @ weight.T)
+    # Rounding moves the same weights a little apart.
+    return torch.where(squared > _ROUNDING * together, squared, 0.0).sqrt()
 
 
 class MeanLearner(FeatureLearner):

@@ -7,6 +7,7 @@ import torch
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.depth import Depth
+from tulip_ood.detectors.fdbd import FDBD
 from tulip_ood.detectors.knn import KNN
 from tulip_ood.detectors.logits import LogitDetector
 from tulip_ood.detectors.nci import NCI
@@ -29,6 +30,7 @@ _KINDS: tuple[type[Detector], ...] = (
     Tulip,
     KNN,
     NCI,
+    FDBD,
     Depth,
     Sum,
 )
@@ -49,7 +51,7 @@ def check_exportable(detector: Detector) -> None:
         ...
         tulip_ood.errors.InputError: odin cannot be exported: there is no graph for the score of \
 odin. These can, and sums of them: msp, ent, mls, ebo, gen, tempscale, react, ash-b, ash-s, ash-p, \
-scale, knn, nci, noise, tulip, auto
+scale, knn, fdbd, nci, noise, tulip, auto
     """
     unknown = _without_graph(detector)
     if unknown is not None:

@@ -16,7 +16,7 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import Sum
 from tulip_ood.detectors.depth import DepthState
 from tulip_ood.detectors.envelope_fit import Constants, FittedEnvelope
-from tulip_ood.detectors.fdbd import FeatureMean
+from tulip_ood.detectors.fdbd import FDBD, FeatureMean
 from tulip_ood.detectors.knn import KNN, Bank
 from tulip_ood.detectors.mahalanobis import unit
 from tulip_ood.detectors.measured import Measured
@@ -58,7 +58,7 @@ def reads_features(detector: Detector) -> bool:
         True
     """
     return any(
-        isinstance(part, KNN | NCI) or getattr(part._state, "shaping", None) is not None
+        isinstance(part, KNN | NCI | FDBD) or getattr(part._state, "shaping", None) is not None
         for part in heard_parts(detector)
     )
 
@@ -107,8 +107,8 @@ def graph_score(detector: Detector, state: Any, passes: Passes) -> Tensor:
         return _tulip(detector, state, passes)
     if isinstance(detector, KNN):
         return _distance(detector, state, passes)
-    if isinstance(detector, NCI):
-        return _aligned(detector, state, passes)
+    if isinstance(detector, NCI | FDBD):
+        return _of_features(detector, state, passes)
     if isinstance(detector, NoiseAveraging):
         stretch = torch.full((), detector.gamma, dtype=torch.float64)
         samples = envelope.samples(passes.base, passes.noisy, stretch)
@@ -187,7 +187,7 @@ def _known_features(passes: Passes) -> tuple[Tensor, Tensor]:
     return torch.where(known.unsqueeze(1), features, 0.0), known
 
 
-def _aligned(detector: NCI, state: FeatureMean, passes: Passes) -> Tensor:
+def _of_features(detector: NCI | FDBD, state: FeatureMean, passes: Passes) -> Tensor:
     features, known = _known_features(passes)
     return torch.where(known, detector._of_features(state, features, passes), math.inf)
 

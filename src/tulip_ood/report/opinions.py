@@ -20,6 +20,11 @@ _MEANINGS = {
         "alignment",
         "How little the input’s features point along the weights of the answer’s class (NCI).",
     ),
+    "fdbd": (
+        "B",
+        "boundaries",
+        "How near the input’s features lie to the boundaries between classes (fDBD).",
+    ),
     "ratio": (
         "R",
         "noise to drift",
