@@ -410,7 +410,8 @@ def test_what_no_kind_can_judge_stays_silent(data: tuple[Tensor, Tensor]) -> Non
         warnings.simplefilter("ignore")
         labels = (torch.arange(len(x)) < 8).long()
         detector = Auto(model).fit([(x, labels)])
-        plain = Tulip(model, n_samples=6, j=1.5).fit([(x, labels)], recipe="balanced")
+        j = detector._order._setting.j  # what the order of errors allows, there too
+        plain = Tulip(model, n_samples=6, j=j).fit([(x, labels)], recipe="balanced")
     assert set(detector._weights.values()) == {0.0}
     assert detector._heard == ("tulip",)
     assert detector._needs_to_score() == plain._needs_to_score()

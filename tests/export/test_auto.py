@@ -38,16 +38,17 @@ from tulip_ood.numerics.tasks import make_task
 
 from .plain import close, run_plainly
 
-ALL = ("tulip", "react", "knn", "nci", "ratio", "depth")
+ALL = ("tulip", "react", "knn", "nci", "fdbd", "ratio", "depth")
 
 
 @pytest.fixture(scope="module")
 def fitted(images: Any) -> Auto:
-    """One that hears all six and looks at mirror images."""
-    detector = Auto(images.model, n_samples=2).fit(images.loader())
-    assert detector._heard == ALL
+    """One that hears all seven, whatever their worth, and looks at mirror images."""
+    given = {"tulip": {"j": 1.5}}
+    detector = Auto(images.model, n_samples=2, settings=given).fit(images.loader())
+    assert detector._part_names == ALL
     assert detector._mirrors
-    return detector
+    return loud(detector, *ALL[1:])
 
 
 def loud(detector: Auto, *parts: str, mirrors: bool = True) -> Auto:
@@ -119,7 +120,7 @@ def test_vectors_of_two_classes(vectors: Any, tmp_path: Path) -> None:
     y = (model(3 * x) + torch.randn(len(x), 2) / 2).argmax(1)
     detector = Auto(model, n_samples=2).fit([(x, y)])
     assert detector._part_names == ALL[:-1]
-    detector = loud(detector, "react", "knn", "nci", "ratio", mirrors=False)
+    detector = loud(detector, "react", "knn", "nci", "fdbd", "ratio", mirrors=False)
     detector._bars["ratio"] = math.inf
     tulip_ood.export(detector, tmp_path / "gate.onnx", check=[x])
     artefact = tulip_ood.export.load(tmp_path / "gate.onnx")

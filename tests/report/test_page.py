@@ -232,11 +232,13 @@ def test_auto_says_what_it_listens_to(n_samples: int, images: Any) -> None:
     page = report_html(found, auto, method="auto", baseline=None)
     text = " ".join(" ".join(checked(page).text).split())
     heard = {"react": "clipped features", "knn": "neighbours", "ratio": "noise to drift"}
-    heard |= {"nci": "alignment", "depth": "inner stages"}
+    heard |= {"nci": "alignment", "fdbd": "boundaries", "depth": "inner stages"}
     for name, words in heard.items():
         assert (f" {words} weight " in text) == (name in auto._heard), name
-    assert ("T TULiP ε = 0.005, J = 1.5" in text) == (n_samples > 0)
-    assert ("T entropy no noise" in text) == (n_samples == 0)
+    j, noisy = auto._order._state.j_score, auto._needs_to_score().settings.n_samples > 0
+    assert (f"T TULiP ε = 0.005, J = {j:g}" in text) == noisy
+    assert ("T entropy no noise" in text) == (not noisy)
+    assert noisy <= (n_samples > 0)
 
 
 @pytest.mark.filterwarnings("ignore::tulip_ood.TulipWarning")

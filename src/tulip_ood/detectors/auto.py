@@ -237,7 +237,8 @@ class Auto(VoicedSum):
         # Otherwise J = 0 is not the whole score; and without noise it is what was asked for.
         alone = self._heard == (ORDER,) and self.n_samples != 0
         told = [f for f in order._findings if alone or f.code != "j-zero"]
-        self._findings += [in_words_of_auto(finding) for finding in told]
+        gave_j = order.j is not None
+        self._findings += [in_words_of_auto(finding, gave_j=gave_j) for finding in told]
         self._facts |= {**order._facts, "recipe": self.recipe}
 
     # --------------------------------------------------------------------- score

@@ -114,7 +114,7 @@ class VoicedSum(PartedSum):
             self._bars[name] = voice.bar * (voice.slope if name == FEATURES else 1.0)
 
     def _learn_and_calibrate(self, passes: Passes, state: Any) -> Fit:
-        self._settled = not self._voices
+        self._settled = not self._worth  # TULiP alone
         return super()._learn_and_calibrate(passes, state)
 
     def _asked(self, name: str, part: Detector) -> Callable[[Any, Passes], Tensor]:
@@ -163,11 +163,13 @@ class VoicedSum(PartedSum):
             if name in opinions
         }
         tried[ORDER] = [z(ORDER, scores) for scores in orders]
+        wrong = 1.0 - self.task.correct(passes.base, passes.labels)
         found = loudest(
             {name: tried[name] for name in TURNS if name in tried},
             self.task.base_uncertainty(passes.base),
-            1.0 - self.task.correct(passes.base, passes.labels),
+            wrong,
         )
+        self._facts["loudness"] = {"errors": int(wrong.sum()), "usual": found is None}
         if found is None:
             return self._js.index(USUAL_J) if USUAL_J in self._js else 0
         if len(self._js) > 1 and not self._js[found[ORDER]]:

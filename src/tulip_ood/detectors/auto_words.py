@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tulip_ood.detectors.findings import Finding
+from tulip_ood.wording import counted
 
 if TYPE_CHECKING:
     from tulip_ood.detectors.auto import Auto
@@ -16,10 +17,16 @@ _ADVISED = {
     "near-chance": "epsilon",
     "guessed-mean": "initial_mean",
 }
+# Why J is 0 where it was given, and where `Auto` has found it.
+_GIVEN, _FOUND = "as was asked for", "any other would order the network's own errors worse"
 
 
-def in_words_of_auto(finding: Finding) -> Finding:
+def in_words_of_auto(finding: Finding, *, gave_j: bool = True) -> Finding:
     """What TULiP has found; what it advises to set is given to `Auto` in another way.
+
+    Args:
+        finding: In TULiP's words.
+        gave_j: Whether the J that TULiP was given is the user's.
 
     Example:
         >>> print(in_words_of_auto(Finding("near-chance", "Use a smaller epsilon")))
@@ -28,6 +35,8 @@ def in_words_of_auto(finding: Finding) -> Finding:
     if (name := _ADVISED.get(finding.code)) is None:
         return finding
     text = finding.text.replace(", or tune=…,", "")
+    if not gave_j:
+        text = text.replace(_GIVEN, _FOUND)
     return Finding(finding.code, f"{text} (for auto, settings={{'tulip': {{'{name}': …}}}})")
 
 
@@ -55,8 +64,19 @@ def auto_lines(detector: "Auto") -> list[str]:
     return [
         f"{detector.recipe}: {base}" + (beside if heard else "; nothing else is heard"),
         f"{noise}{mirrors}; passes to score an input: {needs.passes}",
+        *_loudness_lines(detector),
         *_stage_lines(detector),
     ]
+
+
+def _loudness_lines(detector: "Auto") -> list[str]:
+    told = detector._facts.get("loudness")
+    if told is None:  # nothing but TULiP
+        return []
+    errors = counted(told["errors"], "held-out error")
+    if told["usual"]:
+        return [f"{errors}: too few to tell how loud the others may be; they are as loud as usual"]
+    return [f"all as loud as the order of {errors} allows"]
 
 
 def _stage_lines(detector: "Auto") -> list[str]:

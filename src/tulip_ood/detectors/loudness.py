@@ -7,7 +7,6 @@ are known. So every opinion comes in a few voices, from quiet to loud, and gets 
 which those errors are still ordered as well as by entropy.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,10 +67,10 @@ def voices(
             found.append(Voice(slope, 0.0))
         elif mild is None:
             found.append(Voice(slope, CLEARLY))
+        elif len(known := mild[mild.isfinite()]):
+            found.append(Voice(slope, max(least, quantiles(known, (share,))[0])))
         else:
-            known = mild[mild.isfinite()]
-            bar = quantiles(known, (share,))[0] if len(known) else math.inf
-            found.append(Voice(slope, max(least, bar)))
+            found.append(SILENT)  # nothing is more than they say
     return found
 
 

@@ -1,6 +1,7 @@
 """What `Auto` listens to, for someone who has never heard of it."""
 
 from tulip_ood.detectors.auto import Auto
+from tulip_ood.detectors.auto_voices import FEATURES, OF_FEATURES
 
 __all__ = ["opinions"]
 
@@ -82,5 +83,8 @@ def _order(detector: Auto) -> tuple[str, str, str, str]:
 
 def _value(detector: Auto, name: str) -> str:
     weight = f"weight {detector.strength * detector._weights[name]:.2g}"
-    bar = detector._bars.get(name)
-    return weight if bar is None else f"{weight}, from {bar:.3g} on"
+    if name in OF_FEATURES:
+        bar, where = detector._bars[FEATURES], "together from"
+    else:
+        bar, where = detector._bars[name], "from"
+    return f"{weight}, {where} {bar:.3g} on" if bar else weight
