@@ -1,189 +1,196 @@
 """What each part of `Auto` brings: the rule put together from stored scores, with and without.
 
-    python benchmarks/auto/parts.py cifar10=c10_0.npz,c10_1.npz digits=digits_0.npz …
+    python benchmarks/auto/parts.py cifar10=cifar10_0.npz digits=digits_0.npz,digits_1.npz …
 
 Reads what `columns.py` has stored. Writes result-parts.json: for every task the differences to
-plain entropy as in judge.py, mean over its networks, and what was weighed how.
+plain entropy as in judge.py, mean over its networks and for each; which voices were found; and the
+rule on every set, with a paired 95 % interval.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from judge import paired
 from studied import Scores, Studied, of_tasks
+from torch import Tensor
 
-from tulip_ood.detectors.auto import (
-    CLEARLY,
-    DOUBLY,
-    EXPLAINED,
-    MAY_LOSE,
+from tulip_ood.detectors.auto_voices import (
+    FEATURES,
+    JS,
     NOTHING_BELOW,
     OF_FEATURES,
-    THEIR_SLOPE,
+    ORDER,
+    TURNS,
+    USUAL,
+    USUAL_J,
+    VOICES,
 )
 from tulip_ood.detectors.evidence import weight_of
-from tulip_ood.detectors.pseudo import KEEPS_LABEL, share_kept
+from tulip_ood.detectors.loudness import CLEARLY, SILENT, loudest, voices
 from tulip_ood.numerics.metrics import auroc
 
-ENTROPY, MIRROR = "entropy", "mirror"
-EVIDENCE = {"react": DOUBLY, "ratio": 1.0, "depth": DOUBLY}
-NOT_JUDGED = "depth"  # inner stages find all pseudo-OOD
-ALONE = ("react", "depth", "ratio")  # they speak of the image itself
+BASE, HELD, INSIDE = "base entropy", "held", "inside"
+UNJUDGED = "depth"  # inner stages find all pseudo-OOD
+PARTS = (*OF_FEATURES, "fdbd", "react", "ratio", "depth")
+EARLIER = ("knn", "nci", "react", "ratio", "depth")  # auto-3's
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule like `Auto`'s. Columns by the names that `columns.py` gives them."""
+    """A rule like `Auto`'s.
 
-    order: str = "J 1.5, M 6"
-    ratio: str = "ratio, M 6"
+    Attributes:
+        parts: Which take part, beside TULiP.
+        js: What J may be; the usual one only, if there is one.
+        usual: Every opinion has its usual voice, whatever that does to the order of errors.
+        mirror: Look at mirror images, too.
+    """
+
+    parts: tuple[str, ...] = PARTS
+    js: tuple[float, ...] = JS
+    usual: bool = False
     mirror: bool = True
-    lie: tuple[str, ...] = OF_FEATURES
-    slope: float = THEIR_SLOPE
-    together: bool = True  # max(0, K + N), otherwise max(0, K) + max(0, N)
-    in_order: bool = False  # no max at all: for all inputs
-    evidence: Mapping[str, float] = field(default_factory=lambda: EVIDENCE)
-    explained: Mapping[str, float] = field(default_factory=lambda: EXPLAINED)  # none: bars of 1
-    nothing_below: Mapping[str, float] = field(default_factory=lambda: NOTHING_BELOW)
-    all_weights_1: bool = False
 
-    def without(self, part: str) -> "Rule":
-        left = {name: slope for name, slope in self.evidence.items() if name != part}
-        return replace(self, evidence=left, lie=tuple(name for name in self.lie if name != part))
+    def without(self, *names: str) -> "Rule":
+        return replace(self, parts=tuple(name for name in self.parts if name not in names))
 
 
-# auto-2: half of the neighbours in the order of all inputs, and all of them beyond a bar.
-SECOND = Rule(
-    lie=("knn",),
-    slope=0.5,
-    in_order=True,
-    evidence={**EVIDENCE, "knn": 1.0},
-    explained={**EXPLAINED, "knn": 0.9},
-    nothing_below={**NOTHING_BELOW, "knn": 0.05},
-)
+FIXED = Rule(js=(USUAL_J,), usual=True)
 RULES: dict[str, Rule] = {
     "**the rule**": Rule(),
-    "T alone": Rule(evidence={}, lie=()),
+    "the rule before, `auto-3`": replace(FIXED, parts=EARLIER),
+    "usual voices": FIXED,
+    "T alone": Rule(parts=()),
     "without neighbours": Rule().without("knn"),
     "without NCI": Rule().without("nci"),
-    "without both": Rule(lie=()),
+    "without both": Rule().without(*OF_FEATURES),
+    "without boundaries": Rule().without("fdbd"),
     "without clipped features": Rule().without("react"),
     "without the ratio": Rule().without("ratio"),
     "without inner stages": Rule().without("depth"),
     "without mirror images": Rule(mirror=False),
-    "J = 1": Rule(order="J 1, M 6"),
-    "J = 2": Rule(order="J 2, M 6"),
-    "J\\*": Rule(order="J*, M 10"),
-    "noise without a bound": Rule(order="noise, M 10"),
-    "4 noisy passes": Rule(order="J 1.5, M 4", ratio="ratio, M 4"),
-    "10 noisy passes": Rule(order="J 1.5, M 10", ratio="ratio, M 10"),
-    "no noise at all": Rule(order=ENTROPY).without("ratio"),
-    "neighbours and NCI apart": Rule(together=False),
-    "neighbours and NCI in the order of all inputs": Rule(in_order=True),
-    "1 instead of ¾": Rule(slope=1.0),
-    "all weights 1": Rule(all_weights_1=True),
-    "bars of 1": Rule(explained={}),
-    "the rule before, `auto-2`": SECOND,
+    "no noise at all": Rule(js=(0.0,)).without("ratio"),
 }
 
 
 class Network:
-    """One network's columns, weighed as `Auto.fit` weighs them."""
+    """One network's columns, weighed and voiced as `Auto.fit` does it."""
 
     def __init__(self, file: str) -> None:
         self.studied = one = Studied.of(file)
         self.columns = {name: one.raw(name) for name in one.header["columns"]}
-        own, mirrored = one.header["mirrored"]
-        self.mirrors = mirrored >= own - MAY_LOSE
-        accuracy, chance = one.right["inside"].mean(), 1 / one.header["classes"]
-        kinds = [name for name in one.header["sources"] if name.startswith("kind ")]
-        kept = {k: share_kept(one.right[k].mean(), accuracy, chance) for k in kinds}
-        self.kinds = [kind for kind in kinds if kept[kind] <= KEEPS_LABEL]
+        self.kinds = [name for name in one.header["sources"] if name.startswith("kind ")]
         self.mild = [name for name in one.header["sources"] if name.startswith("mild_")]
+        self.tried = {INSIDE, *self.kinds, *self.mild}
 
     def said(self, name: str, mirror: bool) -> Scores:
         """Of the image, or the mean over both."""
-        if name.startswith(ALONE) or not (mirror and self.mirrors):
+        both = mirror and self.studied.header["mirrors"]
+        if not both or name not in self.columns or f"mirror {name.split()[-1]}" not in self.columns:
             return self.columns[name]
-        other = f"{MIRROR}, {name}" if name in OF_FEATURES else MIRROR
-        one, two = self.columns[name], self.columns[other]
+        one, two = self.columns[name], self.columns[f"mirror {name.split()[-1]}"]
         return {source: (one[source] + two[source]) / 2 for source in one}
 
-    def scaled(self, said: Scores) -> dict[str, Any]:
+    def z(self, said: Scores) -> dict[str, Tensor]:
         """Held-out images give the scale; what is tried on one half, that of this half."""
+        found = {}
+        for source, values in said.items():
+            by = said[INSIDE if source in self.tried else HELD]
+            low, middle, high = np.quantile(by, [0.16, 0.5, 0.84])
+            found[source] = torch.from_numpy((values - middle) / max((high - low) / 2, 1e-12))
+        return found
 
-        def centred(source: str, by: str) -> Any:
-            low, middle, high = np.quantile(said[by], [0.16, 0.5, 0.84])
-            return (said[source] - middle) / max((high - low) / 2, 1e-12)
-
-        tried = {"inside", *self.kinds, *self.mild}
-        return {name: centred(name, "inside" if name in tried else "val") for name in said}
-
-    def found(self, said: Scores) -> float:
-        return float(np.mean([auroc(said["inside"], said[kind]) for kind in self.kinds]))
-
-    def weight(self, name: str, said: Scores, rule: Rule) -> float:
-        if rule.all_weights_1 or name == NOT_JUDGED:
+    def worth(self, name: str, said: Scores) -> float:
+        if name == UNJUDGED:
             return 1.0
-        limits = rule.nothing_below.get(name, 0.1)
-        return weight_of(self.found(said), self.found(self.columns[ENTROPY]), limits)
 
-    def bar(self, name: str, z: Mapping[str, Any], rule: Rule) -> float:
-        if name not in rule.explained:
-            return CLEARLY
-        said = np.concatenate([z[copy][self.studied.right[copy]] for copy in self.mild])
-        return max(CLEARLY, float(np.quantile(said, rule.explained[name])))
+        def found(scores: Scores) -> float:
+            return float(np.mean([auroc(scores[INSIDE], scores[kind]) for kind in self.kinds]))
+
+        return weight_of(found(said), found(self.columns[BASE]), NOTHING_BELOW.get(name, 0.1))
+
+    def opinions(self, rule: Rule, told: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
+        """By name and source, z; with their worth, where an opinion is one part."""
+        known = [name for name in rule.parts if name in self.columns]
+        said = {name: self.said(name, rule.mirror) for name in known}
+        worth = {name: self.worth(name, own) for name, own in said.items()}
+        told["worth"] = {name: round(value, 2) for name, value in worth.items()}
+        z = {name: self.z(own) for name, own in said.items() if worth[name]}
+        lie = [name for name in OF_FEATURES if name in z]
+        alone = {name: own for name, own in z.items() if name not in lie}
+        if not lie:
+            return alone
+        together = {
+            source: torch.stack([worth[name] * z[name][source] for name in lie]).sum(0)
+            for source in z[lie[0]]
+        }
+        return {FEATURES: together, **alone}
 
     def score(self, rule: Rule, told: dict[str, Any]) -> Scores:
-        names = dict.fromkeys((*rule.lie, *rule.evidence))
-        columns = {name: rule.ratio if name == "ratio" else name for name in names}
-        said = {name: self.said(column, rule.mirror) for name, column in columns.items()}
-        order = self.scaled(self.said(rule.order, rule.mirror))
-        weights = {name: self.weight(name, own, rule) for name, own in said.items()}
-        z = {name: self.scaled(own) for name, own in said.items()}
-        bars = {name: self.bar(name, z[name], rule) for name in rule.evidence}
-        told |= {
-            "weights": {name: round(value, 2) for name, value in weights.items()},
-            "bars": {name: round(value, 2) for name, value in bars.items()},
-        }
-
-        def total(source: str) -> Any:
-            values = order[source]
-            lie = [weights[name] * z[name][source] for name in rule.lie]
-            if rule.together:
-                lie = [np.sum(lie, axis=0)] if lie else []
-            for one in lie:
-                values = values + rule.slope * (one if rule.in_order else np.maximum(one, 0.0))
-            for name, slope in rule.evidence.items():
-                beyond = np.maximum(z[name][source] - bars[name], 0.0)
-                values = values + slope * weights[name] * beyond
-            return values
-
-        return {source: total(source) for source in ("test", "shifted", *self.studied.sets)}
+        opinions, right = self.opinions(rule, told), self.studied.right
+        final = (HELD, "test", "shifted", *self.studied.sets)
+        tried: dict[str, list[dict[str, Tensor]]] = {}
+        for name, own in opinions.items():
+            mild = torch.cat([own[copy][torch.from_numpy(right[copy])] for copy in self.mild])
+            least = 0.0 if name == FEATURES else CLEARLY
+            worth = told["worth"].get(name, 1.0)
+            tried[name] = [
+                {source: worth * voice.of(own[source]) for source in final}
+                for voice in (SILENT, *voices(VOICES[name], mild, least))
+            ]
+        orders = [f"J {j:g} entropy" if j else BASE for j in rule.js]
+        tried[ORDER] = [self.z(self.said(order, rule.mirror)) for order in orders]
+        usual = {**USUAL, ORDER: rule.js.index(USUAL_J) if USUAL_J in rule.js else 0}
+        chosen = {name: usual[name] for name in tried}
+        if not rule.usual:
+            chosen = loudest(
+                {name: [each[HELD] for each in tried[name]] for name in TURNS if name in tried},
+                usual,
+                torch.from_numpy(self.columns[BASE][HELD]),
+                torch.from_numpy(1.0 - right[HELD]),
+            )
+            if len(rule.js) > 1 and not rule.js[chosen[ORDER]]:
+                chosen["ratio"] = 0
+        told |= {"voices": chosen, "J": rule.js[chosen[ORDER]]}
+        return {
+            source: torch.stack(
+                [own[chosen[name]][source] for name, own in tried.items()]
+            ).sum(0).numpy()
+            for source in final
+        }  # fmt: skip
 
     def differences(self, scores: Scores) -> list[float]:
-        return self.studied.beside(self.columns[ENTROPY], scores)
+        return self.studied.beside(self.columns[BASE], scores)
 
 
 def with_and_without(files: list[str]) -> dict[str, Any]:
     networks = [Network(file) for file in files]
     rows: dict[str, list[list[float]]] = {}
     weighed: dict[str, Any] = {}
+    intervals: dict[str, list[float]] = {}
     for one in networks:
         for name, rule in RULES.items():
             told: dict[str, Any] = {}
-            rows.setdefault(name, []).append(one.differences(one.score(rule, told)))
+            scores = one.score(rule, told)
+            rows.setdefault(name, []).append(one.differences(scores))
             if rule == Rule():
                 weighed[one.studied.name] = told
+                for outside in one.studied.sets:
+                    found = paired(one.columns[BASE], scores, outside, seed=0)
+                    intervals[f"{one.studied.name}: {outside}"] = np.round(found, 2).tolist()
 
     def mean(each: list[list[float]]) -> Any:
         return np.mean(each, axis=0).round(3).tolist()
 
     return {
         "networks": [one.studied.name for one in networks],
-        "weights": weighed,
+        "accuracy": [round(one.studied.header["accuracy"], 4) for one in networks],
+        "errors": [int((~one.studied.right["test"]).sum()) for one in networks],
+        "voices": weighed,
+        "rule against entropy": intervals,
         "rows": {name: mean(each) for name, each in rows.items()},
         "each": {name: np.round(each, 2).tolist() for name, each in rows.items()},
     }

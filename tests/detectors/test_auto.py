@@ -109,7 +109,7 @@ def test_strength_0_ranks_as_tulip(data: tuple[Tensor, Tensor]) -> None:
     a, b = auto.score(x), tulip.score(x)
     assert torch.equal(a.argsort(stable=True), b.argsort(stable=True))
     assert torch.equal(auto.predict(x).probs, tulip.predict(x).probs)
-    assert "auto-4: TULiP's score; nothing else is heard" in str(auto.report())
+    assert "auto-5: TULiP's score; nothing else is heard" in str(auto.report())
 
 
 def test_features_that_may_be_negative_are_clipped(data: tuple[Tensor, Tensor]) -> None:
@@ -428,17 +428,17 @@ def test_weights_are_kept_in_a_file(
     assert isinstance(again, Auto)
     assert again._weights == fitted._weights
     assert torch.equal(again.score(x), fitted.score(x))
-    assert any("auto-4" in line for line in again.report().lines)
+    assert any("auto-5" in line for line in again.report().lines)
 
 
-@pytest.mark.parametrize("recipe", ["auto-1", "auto-2", "auto-3", None])
+@pytest.mark.parametrize("recipe", ["auto-1", "auto-2", "auto-3", "auto-4", None])
 def test_another_recipe_is_not_taken_for_this_one(fitted: Auto, recipe: str | None) -> None:
     """The first did not stand in its files."""
     config, tensors = fitted.configuration()
-    assert config.pop("rule") == "auto-4"
+    assert config.pop("rule") == "auto-5"
     if recipe is not None:
         config["rule"] = recipe
-    words = rf"recipe {recipe or 'auto-1'}, .* has auto-4, .* fit it again"
+    words = rf"recipe {recipe or 'auto-1'}, .* has auto-5, .* fit it again"
     with pytest.raises(FileFormatError, match=words):
         Auto.from_configuration(network(), config, tensors)
 

@@ -1,4 +1,4 @@
-"""One detector that needs no tuning and no OOD data: the recipe `auto-4`.
+"""One detector that needs no tuning and no OOD data: the recipe `auto-5`.
 
 TULiP with the balanced λ orders the inputs, as it orders the network's own errors well; where the
 network answers mirror images alike, the entropy of the mirror image is averaged with it (T). More
@@ -14,9 +14,9 @@ images that are still answered rightly (c):
                              + 2 w_E max(0, z(E) − c_E) + w_R max(0, z(R) − c_R)
                              + 2 max(0, z(I) − c_I))
 
-with every score centred and scaled on held-out validation data (z). J, s and every c are the
-loudest with which held-out errors of the network are ordered as well as by its entropy
-(`loudness.py`).
+with every score centred and scaled on held-out validation data (z). J, s and every c are the usual
+ones, quieter where held-out errors of the network show that they would be ordered worse than by
+its entropy, louder where they are ordered no worse (`loudness.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -101,7 +101,7 @@ class Auto(VoicedSum):
     """
 
     name: ClassVar[str] = "auto"
-    recipe: ClassVar[str] = "auto-4"
+    recipe: ClassVar[str] = "auto-5"
     shares_noise: ClassVar[bool] = True
 
     def __init__(

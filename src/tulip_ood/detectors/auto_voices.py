@@ -42,8 +42,8 @@ VOICES: dict[str, tuple[tuple[float, float | None], ...]] = {
     RATIO: ((1.0, 0.98), (1.0, 0.9)),
 }
 EVIDENCE = (DEPTH, BOUNDARIES, CLIPPED, RATIO)  # what is heard by itself
-TURNS = (FEATURES, ORDER, *EVIDENCE)  # in which voices are found
-# Where there are too few errors to tell: the numbers of the voices.
+TURNS = (DEPTH, FEATURES, ORDER, BOUNDARIES, CLIPPED, RATIO)  # in which they become louder
+# The numbers of the usual voices.
 USUAL_J = 1.5
 USUAL = {FEATURES: 4, DEPTH: 2, BOUNDARIES: 2, CLIPPED: 2, RATIO: 2}
 
@@ -163,15 +163,15 @@ class VoicedSum(PartedSum):
             if name in opinions
         }
         tried[ORDER] = [z(ORDER, scores) for scores in orders]
+        usual_j = self._js.index(USUAL_J) if USUAL_J in self._js else 0
         wrong = 1.0 - self.task.correct(passes.base, passes.labels)
         found = loudest(
             {name: tried[name] for name in TURNS if name in tried},
+            {**USUAL, ORDER: usual_j},
             self.task.base_uncertainty(passes.base),
             wrong,
         )
-        self._facts["loudness"] = {"errors": int(wrong.sum()), "usual": found is None}
-        if found is None:
-            return self._js.index(USUAL_J) if USUAL_J in self._js else 0
+        self._facts["loudness"] = {"errors": int(wrong.sum()), **found}
         if len(self._js) > 1 and not self._js[found[ORDER]]:
             found.pop(RATIO, None)  # it alone would ask for noisy passes
         self._speak(found)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tulip_ood.detectors.findings import Finding
+from tulip_ood.detectors.loudness import FEW_ERRORS
 from tulip_ood.wording import counted
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _loudness_lines(detector: "Auto") -> list[str]:
     if told is None:  # nothing but TULiP
         return []
     errors = counted(told["errors"], "held-out error")
-    if told["usual"]:
+    if told["errors"] < FEW_ERRORS:
         return [f"{errors}: too few to tell how loud the others may be; they are as loud as usual"]
     return [f"all as loud as the order of {errors} allows"]
 

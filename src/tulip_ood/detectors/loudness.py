@@ -1,12 +1,13 @@
-"""How loud every opinion of `Auto` may be: as loud as the order of the network's errors allows.
+"""How loud every opinion of `Auto` is: as loud as the order of the network's errors allows.
 
 What makes a score find more OOD inputs mostly makes it order the network's own errors worse, and by
 how much differs from network to network: noise on the weights lowers AURC by a fifth on one, and
 raises it by a fifth on another. How much, held-out validation data can tell, as their right answers
-are known. So every opinion comes in a few voices, from quiet to loud, and gets the loudest one with
-which those errors are still ordered as well as by entropy.
+are known, and no better than their few errors allow. So every opinion comes in a few voices, from
+quiet to loud. It has its usual one unless those errors speak against it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,11 +17,11 @@ from torch import Tensor
 from tulip_ood.numerics.metrics import aurc
 from tulip_ood.numerics.quantiles import quantiles
 
-__all__ = ["CLEARLY", "COSTS_LITTLE", "FEW_ERRORS", "SILENT", "Voice", "loudest", "voices"]
+__all__ = ["CLEARLY", "FEW_ERRORS", "SILENT", "Voice", "loudest", "voices"]
 
 CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median
 FEW_ERRORS = 5  # fewer say nothing of an order
-COSTS_LITTLE = 0.01  # of AURC, which an opinion may cost on top: errors are few, their order rough
+PARTS = 20  # of the held-out inputs: how much hangs on each of them is their doubt
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,24 @@ def voices(
 
 
 def loudest(
-    said: Mapping[str, Sequence[Tensor]], plain: Tensor, wrong: Tensor
-) -> dict[str, int] | None:
-    """Which of its voices every opinion gets, one after another.
+    said: Mapping[str, Sequence[Tensor]], usual: Mapping[str, int], plain: Tensor, wrong: Tensor
+) -> dict[str, int]:
+    """Which of its voices every opinion gets.
+
+    All begin with the usual ones. As long as the held-out errors show, by a standard error, that
+    they are ordered worse than by entropy, one opinion is made quieter: by the least change that is
+    enough, or else by the one that helps most. Then each in turn becomes louder, step by step,
+    where they are ordered no worse than by entropy.
 
     Args:
         said: What each opinion adds to the score of held-out inputs [N], by its name: the quietest
-            voice first. Before its turn an opinion has the quietest.
-        plain: The entropy of the same inputs, whose order is the measure.
+            voice first.
+        usual: The number of each one's usual voice.
+        plain: The entropy of the same inputs.
         wrong: 1 where the network's answer is wrong, else 0.
 
     Returns:
-        The numbers of the voices; None where there are too few errors to tell.
+        The numbers of the voices: the usual ones where there are too few errors to tell.
 
     Example:
         >>> import torch
@@ -94,23 +101,66 @@ def loudest(
         >>> wrong[90:] = 1
         >>> silent = torch.zeros(100)
         >>> good, bad = torch.linspace(0, 9, 100), torch.linspace(90, 0, 100)
-        >>> loudest({"order": [entropy], "a": [silent, good], "b": [silent, bad]}, entropy, wrong)
+        >>> said = {"order": [entropy], "a": [silent, good], "b": [silent, bad]}
+        >>> loudest(said, {"order": 0, "a": 0, "b": 1}, entropy, wrong)
         {'order': 0, 'a': 1, 'b': 0}
     """
+    chosen = {name: min(usual[name], len(voices) - 1) for name, voices in said.items()}
     if wrong.sum() < FEW_ERRORS:
-        return None
-    chosen = dict.fromkeys(said, 0)
-    entropys = aurc(plain, wrong)
-
-    def order(with_: Mapping[str, int]) -> float:
-        total = sum(said[name][voice] for name, voice in with_.items())
-        assert isinstance(total, Tensor)
-        return aurc(total, wrong)
-
+        return chosen
+    order = _Order(said, plain, wrong)
+    while order.cost(chosen) > order.doubt(chosen) and any(chosen.values()):
+        chosen = _quieter(chosen, order)
     for name, voices in said.items():
-        allowed = max(entropys, (1 + COSTS_LITTLE) * order(chosen))
-        for voice in reversed(range(1, len(voices))):
-            if order({**chosen, name: voice}) <= allowed:
-                chosen[name] = voice
+        while chosen[name] < len(voices) - 1:
+            louder = {**chosen, name: chosen[name] + 1}
+            if order.cost(louder) > 0:
                 break
+            chosen = louder
     return chosen
+
+
+def _quieter(chosen: dict[str, int], order: "_Order") -> dict[str, int]:
+    tried = [{**chosen, name: voice} for name, number in chosen.items() for voice in range(number)]
+    enough = [one for one in tried if order.cost(one) <= order.doubt(one)]
+    if enough:
+        return max(enough, key=lambda one: (sum(one.values()), -order.cost(one)))
+    return min(tried, key=order.cost)
+
+
+class _Order:
+    """How held-out errors are ordered by the sum of some voices, beside entropy."""
+
+    def __init__(self, said: Mapping[str, Sequence[Tensor]], plain: Tensor, wrong: Tensor) -> None:
+        self._said, self._wrong = said, wrong.cpu()
+        part = torch.arange(len(wrong)) % PARTS
+        self._rows = [
+            torch.arange(len(wrong)),
+            *((part != p).nonzero().squeeze(1) for p in range(PARTS)),
+        ]
+        self._plain = self._aurcs(plain)
+        self._known: dict[tuple[int, ...], Tensor] = {}
+
+    def _aurcs(self, scores: Tensor) -> Tensor:
+        """Of all inputs, and of all but each part of them."""
+        scores = scores.cpu()
+        each = [aurc(scores[rows], self._wrong[rows]) for rows in self._rows]
+        return torch.tensor(each, dtype=torch.float64).clamp_min(1e-300)
+
+    def _costs(self, chosen: Mapping[str, int]) -> Tensor:
+        key = tuple(chosen[name] for name in self._said)
+        if key not in self._known:
+            added = [
+                voices[number] for voices, number in zip(self._said.values(), key, strict=True)
+            ]
+            self._known[key] = self._aurcs(torch.stack(added).sum(dim=0)) / self._plain - 1
+        return self._known[key]
+
+    def cost(self, chosen: Mapping[str, int]) -> float:
+        """By how much AURC is above entropy's, as a share of it."""
+        return float(self._costs(chosen)[0])
+
+    def doubt(self, chosen: Mapping[str, int]) -> float:
+        """The standard error of `cost`: the jackknife's, leaving out one part of the inputs."""
+        each = self._costs(chosen)[1:]
+        return math.sqrt(float((each - each.mean()).square().sum()) * (PARTS - 1) / PARTS)
