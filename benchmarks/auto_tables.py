@@ -26,7 +26,9 @@ TASKS = {
     "pets": "pets (left out)",
     "capitals": "capitals (left out)",
 }
-OPENED = {"sports": "sports", "plankton": "plankton"}
+OPENED = {"sports": "sports", "plankton": "plankton"}  # for auto-3
+FOURTH = {"dishes": "dishes", "hiragana": "hiragana"}  # for auto-4, which was not kept
+FRESH = {"butterflies": "butterflies", "signs": "signs", "simpsons": "simpsons"}  # for auto-5
 QUIET = "auto[n_samples=0]"
 MEANS = ("all", "rivals", "first")
 
@@ -148,17 +150,20 @@ def means(which: str) -> str:
     return table([title, "AUROC", "near / far", "AURC", "shifted refused"], rows)
 
 
-def opened(which: str) -> str:
-    """The tasks that were opened last, as differences to entropy: every method, or every part."""
-    tasks = read("auto/result-opened.json")["tasks"]
+def opened(file: str, titles: dict[str, str], which: str) -> str:
+    """Tasks that were opened once, as differences to entropy: every method, or every part."""
+    tasks = read(f"auto/{file}.json")
+    tasks = tasks.get("tasks", tasks)
     head, forms = [], ("auroc", "aurc", "shifted")
-    for task in OPENED:
+    for task in titles:
         head += [f"{task}: near / far", "AURC", "shifted refused"]
-    first = tasks[next(iter(OPENED))]
-    names = method_names(tasks, everywhere=True) if which == "rows" else list(first[which])
+    own = {task: tasks[task] for task in titles}
+    first = own[next(iter(titles))]
+    names = method_names(own, everywhere=True) if which == "methods" else list(first[which])
+    key = "rows" if which == "methods" else which
     rows = []
     for name in names:
-        found = [tasks[task][which][name] for task in OPENED]
+        found = [tasks[task][key][name] for task in titles]
         rows.append([method_label(name), *(FORMS[form](own) for own in found for form in forms)])
     return table(["", *head], rows)
 
@@ -178,27 +183,60 @@ def each_network(file: str, titles: dict[str, str]) -> str:
 
 def parts(form: str) -> str:
     """The rule with and without its parts, from stored scores, on every task."""
-    found = read("auto/result-parts.json")
+    found = settled_on("parts")
     rows = [
         [name, *(FORMS[form](own["rows"][name]) for own in found.values())]
         for name in found["cifar10"]["rows"]
     ]
-    return table(["", *(SHORT[task] for task in found)], rows)
+    return table(["", *(SHORT.get(task, task) for task in found)], rows)
 
 
-def parts_means() -> str:
+def settled_on(file: str) -> dict[str, Any]:
+    """The tasks that were in view while a rule was made."""
+    found = read(f"auto/result-{file}.json")
+    return {task: own for task, own in found.items() if task not in FRESH}
+
+
+def parts_means(file: str) -> str:
     """The same, mean over the tasks."""
-    found = read("auto/result-parts.json")
+    found = settled_on(file)
     rows = []
     for name in found["cifar10"]["rows"]:
         mean = over_tasks(found, name)
         networks = [each for own in found.values() for each in own["each"][name]]
         small = sum(each[2] <= 2 for each in networks)
+        few = sum(each[3] <= 1 for each in networks)
         cells = [FORMS[form](mean) for form in ("auroc", "aurc", "shifted")]
         two = [FORMS["auroc"](found[task]["rows"][name]) for task in ("cifar10", "imagenet")]
-        rows.append([name, *cells, f"{small} of {len(networks)}", *two])
+        both = [f"{small} of {len(networks)}", f"{few} of {len(networks)}"]
+        rows.append([name, *cells, *both, *two])
     head = ["near / far", "AURC", "shifted refused", "AURC at most 2 % worse"]
-    return table(["", *head, "CIFAR-10", "ImageNet-1K"], rows)
+    return table(["", *head, "shifted at most 1 more", "CIFAR-10", "ImageNet-1K"], rows)
+
+
+def loudness() -> str:
+    """Which voices were found on every network."""
+    titles = {
+        "features": "features", "depth": "inner stages", "fdbd": "boundaries",
+        "react": "clipped features", "ratio": "ratio",
+    }  # fmt: skip
+    rows = []
+    for task, own in read("auto/result-parts.json").items():
+        first = SHORT.get(task, task)
+        each = zip(own["networks"], own["accuracy"], own["errors"], strict=True)
+        for i, (network, accuracy, errors) in enumerate(each):
+            told = own["voices"][network]
+            voices = [str(told["voices"].get(name, "–")) for name in titles]
+            score = own["each"]["**the rule**"][i]
+            cells = [FORMS[form](score) for form in ("auroc", "aurc", "shifted")]
+            before = FORMS["auroc"](own["each"]["the rule before, `auto-3`"][i])
+            then = FORMS["aurc"](own["each"]["the rule before, `auto-3`"][i])
+            known = [first, f"{100 * accuracy:.1f}", str(errors)]
+            rows.append([*known, f"{told['J']:g}", *voices, *cells, before, then])
+            first = ""
+    head = ["", "accuracy, %", "test errors", "J", *titles.values()]
+    now = ["near / far", "AURC", "shifted refused"]
+    return table([*head, *now, "`auto-3`: near / far", "`auto-3`: AURC"], rows)
 
 
 def before() -> str:
@@ -258,11 +296,18 @@ AUTO_TABLES: dict[str, Callable[[], str]] = {
     **{f"auto-means-{which}": partial(means, which) for which in MEANS},
     **{f"auto-judged-{form}": partial(judged, form) for form in FORMS},
     "auto-networks": partial(each_network, "result-judge", TASKS),
-    "auto-opened": partial(opened, "rows"),
-    "auto-opened-parts": partial(opened, "parts"),
+    "auto-opened": partial(opened, "result-opened", OPENED, "methods"),
+    "auto-opened-parts": partial(opened, "result-opened", OPENED, "parts"),
+    "auto-fourth": partial(opened, "result-opened-4", FOURTH, "methods"),
+    "auto-fourth-parts": partial(opened, "result-parts", FOURTH, "rows"),
+    "auto-fresh": partial(opened, "result-opened-5", FRESH, "methods"),
+    "auto-fresh-parts": partial(opened, "result-parts", FRESH, "rows"),
+    "auto-fresh-tasks": partial(tasks, "result-opened-5", FRESH),
+    "auto-loudness": loudness,
+    "auto-parts-3": partial(parts_means, "parts-3"),
     "auto-opened-networks": partial(each_network, "result-opened", OPENED),
     "auto-opened-tasks": partial(tasks, "result-opened", OPENED),
-    "auto-parts": parts_means,
+    "auto-parts": partial(parts_means, "parts"),
     **{f"auto-parts-{form}": partial(parts, form) for form in FORMS},
     "auto-before": before,
     "auto-tasks": partial(tasks, "result-judge", TASKS),

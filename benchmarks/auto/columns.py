@@ -28,7 +28,6 @@ import torch
 from study import asking, fitted, task_of
 from tasks import Task
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from tulip_ood.detectors import evidence
 from tulip_ood.detectors.auto import MIRRORED, Auto
@@ -40,35 +39,15 @@ from tulip_ood.detectors.fitting import cross_fit
 from tulip_ood.detectors.measured import measure
 from tulip_ood.detectors.registry import make
 from tulip_ood.errors import InputError
-from tulip_ood.network import inputs as structures
-from tulip_ood.network.inputs import Inputs
-from tulip_ood.network.mirrored import Mirrored
 from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows
-from tulip_ood.network.running import Needs
 from tulip_ood.numerics import envelope
 from tulip_ood.numerics.scores import gen
 from tulip_ood.shifts.mild import MILD
 
 STRENGTHS = (1.0, 1.5, 2.0)  # of J
-BESIDE = ("ebo", "fdbd", "scale")  # more that one pass gives
+BESIDE = ("ebo", "scale")  # more that one pass gives
 FEWER, LESS = 4, ", M 4"  # noisy passes
-
-
-class Zoomed(Mirrored):
-    """The middle of an image, an eighth larger."""
-
-    key = "zoomed"
-
-    def change(self, inputs: Inputs) -> Inputs:
-        ((place, x),) = structures.tensors(inputs)
-        height, width = x.shape[-2:]
-        cut = x[..., height // 16 : height - height // 16, width // 16 : width - width // 16]
-        larger = interpolate(cut, (height, width), mode="bilinear", align_corners=False)
-        return structures.replace(inputs, place, larger)
-
-
-ZOOMED = Zoomed()
 
 
 class Watched(Auto):
@@ -109,10 +88,6 @@ class Watched(Auto):
         self._half = passes  # the last of them is what the state has learned from
         return super()._standardised(passes, states)
 
-    def _with_mirror(self, needs: Needs) -> Needs:
-        needs = super()._with_mirror(needs)
-        return replace(needs, measures=(*needs.measures, ZOOMED))
-
 
 def sure(probs: Tensor, answer: Tensor) -> Iterator[tuple[str, Tensor]]:
     """How unsure probabilities are, [N, o]."""
@@ -133,28 +108,18 @@ def told(
 ) -> dict[str, Tensor]:
     """Every column."""
     answer, base = passes.base.argmax(-1), passes.base.double().softmax(-1)
-    views = {"mirror": MIRRORED} if detector._mirrors else {}
-    views["zoom"] = ZOOMED
-    seen = {name: view.passes_of(passes) for name, view in views.items()}
-    mixed = [[name] for name in seen] + ([list(seen)] if len(seen) > 1 else [])
 
     def of(name: str, probs: Tensor) -> dict[str, Tensor]:
-        """By itself, and mixed with the views' probabilities."""
-        made = {f"{name} {what}": values for what, values in sure(probs, answer)}
-        for others in mixed:
-            mix = torch.stack([probs, *(seen[v].base.double().softmax(-1) for v in others)]).mean(0)
-            title = " + ".join([name, *others])
-            made |= {f"{title} {what}": values for what, values in sure(mix, answer)}
-        return made
+        return {f"{name} {what}": values for what, values in sure(probs, answer)}
 
     found = of("base", base)
-    for name, other in seen.items():
-        alone = other.base.double().softmax(-1)
-        found |= {f"{name} {what}": values for what, values in sure(alone, answer)}
+    if detector._mirrors:
+        other = MIRRORED.passes_of(passes)
+        found |= of("mirror", other.base.double().softmax(-1))
         for part in ("knn", "nci"):
             if part in states:
                 own = detector.parts[detector._part_names.index(part)]
-                found[f"{name} {part}"] = own._score(states[part], other)
+                found[f"mirror {part}"] = own._score(states[part], other)
     named = {**dict(zip(detector._part_names, detector.parts, strict=True)), **beside}
     for more, some in (("", passes), (LESS, fewer(passes))):
         order = states[ORDER + more]
@@ -179,8 +144,11 @@ def right(detector: Watched, passes: Passes) -> Any:
 
 
 @torch.no_grad()
-def columns(task: Task, batch: int) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
-    """Scores [N, columns] of all sources, right answers by source, and what the header says."""
+def columns(
+    task: Task, batch: int
+) -> tuple[Tensor, dict[str, Any], dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """Scores [N, columns] of all sources, right answers by source, what the header says; and the
+    scores of the fitted detector by source."""
     detector = Watched(task.model, batch_size=batch)
     detector.fit([task.val])
     beside: dict[str, Detector] = {}
@@ -215,11 +183,14 @@ def columns(task: Task, batch: int) -> tuple[Tensor, dict[str, Any], dict[str, A
 
     sources = {"test": task.test[0], "shifted": task.shifted[0], **task.sets}
 
+    scores = {}
+
     def each(passes: Passes) -> tuple[Tensor, ...]:
-        return (*stacked(states, passes).unbind(1), passes.base.argmax(-1))
+        fitted = detector._score(detector._ready(), passes)
+        return (*stacked(states, passes).unbind(1), passes.base.argmax(-1), fitted)
 
     for name, x in sources.items():
-        *own, said = detector.engine.over(x, detector._needs(), each)
+        *own, said, scores[name] = detector.engine.over(x, detector._needs(), each)
         found[name] = torch.stack([v.cpu() for v in own], 1)
         labels = {"test": task.test[1], "shifted": task.shifted[1]}.get(name)
         if labels is not None:
@@ -231,29 +202,30 @@ def columns(task: Task, batch: int) -> tuple[Tensor, dict[str, Any], dict[str, A
         "facts": {k: v for k, v in detector._facts.items() if k in ("evidence", "mirrored")},
         "mirrors": detector._mirrors, "weights": detector._weights, "bars": detector._bars,
         "accuracy": float(answers["test"].mean()), "classes": detector._facts["n_outputs"],
-        "findings": [str(finding) for finding in detector._findings],
+        "about": {"auto": {
+            "report": detector._report_lines(), "findings": [str(f) for f in detector._findings],
+        }},
     }  # fmt: skip
-    scores = {name: detector.score(x[:64]).tolist() for name, x in sources.items()}
-    header["auto-3, first 64"] = scores
-    return torch.cat(list(found.values())), answers, header
+    return torch.cat(list(found.values())), answers, header, {"auto": scores}
 
 
 def stored(task: Task, network: str, given: Any) -> None:
     """The columns of one network, as a file."""
     began = time.perf_counter()
     task.model.to(given.device).eval()
-    table, answers, header = columns(task, given.batch)
+    table, answers, header, own = columns(task, given.batch)
     made = time.perf_counter()
     methods, about = fitted(task, given.batch, given.methods)
+    methods |= own
     arrays = {f"right {name}": values for name, values in answers.items()}
     arrays["table"] = table.float().numpy().T
     order = ["test", "shifted", *task.sets]
-    if methods:
-        arrays["methods"] = np.stack(
-            [np.concatenate([m[n].numpy() for n in order]) for m in methods.values()]
-        ).astype(np.float32)
+    arrays["methods"] = np.stack(
+        [np.concatenate([m[n].cpu().numpy() for n in order]) for m in methods.values()]
+    ).astype(np.float32)
     header |= {
-        "task": task.name, "near": list(task.near), "about": about, "methods": list(methods),
+        "task": task.name, "near": list(task.near), "about": {**about, **header["about"]},
+        "methods": list(methods),
         "far": [name for name in task.sets if name not in task.near], "method sources": order,
     }  # fmt: skip
     file = given.out / f"{Path(network).stem}.npz"

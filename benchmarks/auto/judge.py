@@ -2,11 +2,11 @@
 
     python benchmarks/auto/judge.py cifar10=c10_0.npz,c10_1.npz digits=… --left-out birds=…
 
-Reads what `study.py` has stored (`a.npz+b.npz`: other methods on the same network); `--add` leaves
-the tasks that stand in the file already. Writes result-judge.json: for every task the differences
-to plain entropy (AUROC near and far in points, AURC in per cent, correctly classified mildly
-corrupted images refused at 5 % of the test images in points), mean over its networks and for each;
-`Auto` on every set, and its AURC, with a paired 95 % interval, and without some of its parts; what
+Reads what `study.py` or `columns.py` has stored (`a.npz+b.npz`: other methods on the same
+network); `--add` leaves the tasks that stand in the file already. Writes result-judge.json: for
+every task the differences to plain entropy (AUROC near and far in points, AURC in per cent,
+correctly classified mildly corrupted images refused at 5 % of the test images in points), mean over
+its networks and for each; `Auto` on every set, and its AURC, with a paired 95 % interval; what
 fitting cost.
 """
 
@@ -20,26 +20,15 @@ import numpy as np
 import torch
 from studied import Scores, Studied
 
-from tulip_ood.detectors.auto import EXPLAINED, OF_FEATURES, THEIR_SLOPE
-from tulip_ood.detectors.auto_parts import ORDER, PARTS
 from tulip_ood.numerics.metrics import aurc, auroc
 
 DRAWS = 400
-WITHOUT: dict[str, tuple[str, ...]] = {
-    "**the rule**": (),
-    "T alone": tuple(part for part in PARTS if part != ORDER),
-    "without neighbours": ("knn",),
-    "without NCI": ("nci",),
-    "without both": OF_FEATURES,
-    "without clipped features": ("react",),
-    "without inner stages": ("depth",),
-}
 
 
-def paired(one: Studied, scores: Scores, name: str, seed: int) -> list[float]:
+def paired(plain: Scores, scores: Scores, name: str, seed: int) -> list[float]:
     """AUROC of a score minus entropy's on one set, and its paired 95 % interval."""
     generator = np.random.default_rng(seed)
-    plain, drawn = one.method("ent"), []
+    drawn = []
     inside, outside = len(scores["test"]), len(scores[name])
     for _ in range(DRAWS):
         i, o = generator.integers(inside, size=inside), generator.integers(outside, size=outside)
@@ -57,40 +46,11 @@ def paired_order(one: Studied, scores: Scores, seed: int) -> list[float]:
 
     def beside(rows: Any) -> float:
         plain, found = (aurc(each[rows], wrong[rows]) for each in both)
-        return 100 * (found / plain - 1)
+        return 100 * (found / plain - 1) if plain else 0.0  # drawn without an error
 
     draws = (generator.integers(len(wrong), size=len(wrong)) for _ in range(DRAWS))
     drawn = [beside(torch.from_numpy(rows)) for rows in draws]
     return [beside(slice(None)), *np.quantile(drawn, [0.025, 0.975]).tolist()]
-
-
-def put_together(one: Studied, without: Sequence[str]) -> Scores:
-    """The score of the fitted `Auto`, had some of its parts not spoken."""
-    heard = {part: said for part, said in one.opinions().items() if part not in without}
-    weights, bars = (one.header["opinions"][what] for what in ("weights", "bars"))
-
-    def total(source: str) -> Any:
-        values = heard[ORDER][source].copy()
-        lie = [weights[part] * heard[part][source] for part in OF_FEATURES if part in heard]
-        if lie:
-            values += THEIR_SLOPE * np.maximum(np.sum(lie, axis=0), 0.0)
-        for part in EXPLAINED:
-            if part in heard:
-                values += weights[part] * np.maximum(heard[part][source] - bars[part], 0.0)
-        return values
-
-    return {source: total(source) for source in heard[ORDER]}
-
-
-def of_parts(networks: Sequence[Studied]) -> dict[str, list[float]]:
-    """The differences to entropy of the rule without some of its parts, mean over networks."""
-    if not all(one.header["opinions"] for one in networks):
-        return {}
-    each = {
-        name: [one.differences(put_together(one, without)) for one in networks]
-        for name, without in WITHOUT.items()
-    }
-    return {name: np.mean(found, axis=0).round(3).tolist() for name, found in each.items()}
 
 
 def task_result(networks: Sequence[Studied], seed: int) -> dict[str, Any]:
@@ -102,8 +62,9 @@ def task_result(networks: Sequence[Studied], seed: int) -> dict[str, Any]:
             each.setdefault(method, {})[one.name] = one.differences(one.method(method))
         auto = one.method("auto")
         orders[one.name] = np.round(paired_order(one, auto, seed), 2).tolist()
+        plain = one.method("ent")
         for name in one.sets:
-            intervals[f"{one.name}: {name}"] = np.round(paired(one, auto, name, seed), 2).tolist()
+            intervals[f"{one.name}: {name}"] = np.round(paired(plain, auto, name, seed), 2).tolist()
     return {
         "networks": [one.name for one in networks],
         "accuracy": [round(one.header["accuracy"], 4) for one in networks],
@@ -119,7 +80,6 @@ def task_result(networks: Sequence[Studied], seed: int) -> dict[str, Any]:
             name: {network: np.round(values, 2).tolist() for network, values in found.items()}
             for name, found in each.items()
         },
-        "parts": of_parts(networks),
         "auto against entropy": intervals,
         "order of errors, auto against entropy": orders,
         "auto": {one.name: one.header["about"]["auto"]["report"] for one in networks},

@@ -25,7 +25,6 @@ class Studied:
     table: NDArray[np.float32]
     methods: dict[str, NDArray[np.float64]]
     right: dict[str, NDArray[np.bool_]]
-    said: NDArray[np.float32]  # opinions of `Auto`, a row a part
 
     @staticmethod
     def of(files: str) -> "Studied":
@@ -53,14 +52,6 @@ class Studied:
         sizes = dict(zip(self.header["sources"], self.header["sizes"], strict=True))
         sources = self.header["method sources"]
         return _cut(self.methods[name], sources, [sizes[source] for source in sources])
-
-    def opinions(self) -> dict[str, dict[str, NDArray[np.float64]]]:
-        """What every part of the fitted `Auto` says, on the scale of held-out data."""
-        sizes = dict(zip(self.header["sources"], self.header["sizes"], strict=True))
-        sources, parts = self.header["method sources"], self.header["opinions"]["parts"]
-        lengths = [sizes[source] for source in sources]
-        rows = zip(parts, self.said, strict=True)
-        return {part: _cut(row, sources, lengths) for part, row in rows}
 
     def judge(self, scores: Scores) -> list[float]:
         """AUROC near and far, AURC, right shifted images refused at 5 % of the test images."""
@@ -114,8 +105,7 @@ def _read(file: str) -> Studied:
         methods = {}
         if "methods" in found.files:
             methods = dict(zip(header["methods"], found["methods"], strict=True))
-        said = found["opinions"] if "opinions" in found.files else np.empty((0, 0))
-        return Studied(Path(file).stem, header, table.astype(np.float32), methods, right, said)
+        return Studied(Path(file).stem, header, table.astype(np.float32), methods, right)
 
 
 def _cut(

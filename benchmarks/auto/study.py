@@ -2,8 +2,8 @@
 
     python benchmarks/auto/study.py cifar10 --data FOLDER --network FILE --out scores.npz
 
-`methods`: detectors of the library, fitted on all validation images, which `judge.py` reads; of
-`auto` also what each of its parts says (`opinions`). With `--candidates`, columns named
+`methods`: detectors of the library, fitted on all validation images, which `judge.py` reads. With
+`--candidates`, columns named
 `SHAPING/SCORE/λ/J/ε`: TULiP's score by hand at fixed constants (λ in balanced ones), Θ_XX learned
 from one half of the validation images; also neighbours, and the ratio log((Θ + Θ_XX)/D). These are
 there for the other half and for each kind of pseudo-OOD made from it as well, so that `kinds.py`
@@ -28,14 +28,12 @@ from tasks import Task, digits, openood, packed
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
-from tulip_ood.detectors.auto import Auto
 from tulip_ood.detectors.pseudo import make_kinds
 from tulip_ood.detectors.registry import make
 from tulip_ood.detectors.tulip import Tulip
 from tulip_ood.errors import TulipError
 from tulip_ood.models.spec import load_model
 from tulip_ood.network.inputs import Inputs
-from tulip_ood.network.passes import Passes
 from tulip_ood.network.rows import Rows, collect_rows
 from tulip_ood.network.running import Needs, run_passes
 from tulip_ood.numerics import shaping
@@ -226,29 +224,6 @@ def by_hand(
                             yield column, name, function(moved)
 
 
-def opinions(
-    detector: Auto, sources: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Scores by source; and what every part says on the scale of held-out data, and how it counts:
-    from these any rule with the same parts can be put together."""
-    state, needs = detector._ready(), detector._needs_to_score()
-
-    def each(passes: Passes) -> tuple[Tensor, ...]:
-        said = detector._said(state, passes)
-        return (detector._put_together(said), *said.values())
-
-    on = detector._scores_on_device()
-    made = {n: detector.engine.over(x, needs, each, on_device=on) for n, x in sources.items()}
-    said = [torch.stack([v.cpu() for v in own[1:]]).float().numpy() for own in made.values()]
-    scores = {name: own[0].cpu() for name, own in made.items()}
-    return scores, {
-        "parts": detector._heard,
-        "weights": detector._weights,
-        "bars": detector._bars,
-        "said": np.concatenate(said, axis=1),
-    }
-
-
 def fitted(
     task: Task, batch: int, methods: Sequence[str]
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -269,10 +244,7 @@ def fitted(
             detector = make(name, task.model, batch_size=batch, **own)
             detector.fit([task.val], progress=count, **settings)
             took = time.perf_counter() - began
-            if isinstance(detector, Auto) and method == "auto":
-                found[method], about["opinions"] = opinions(detector, sources)
-            else:
-                found[method] = {n: detector.score(x).cpu() for n, x in sources.items()}
+            found[method] = {n: detector.score(x).cpu() for n, x in sources.items()}
         except TulipError as error:
             about[method] = {"error": str(error)}
             continue
@@ -316,9 +288,6 @@ def study(
     if table:
         arrays["table"] = torch.stack(table).to(torch.float16).cpu().numpy()
     fitted_sources = ["test", "shifted", *task.sets]
-    about, counts = {k: v for k, v in about.items() if k != "opinions"}, about.get("opinions")
-    if counts is not None:
-        arrays["opinions"] = counts.pop("said")
     arrays["methods"] = np.stack(
         [np.concatenate([found[m][n].numpy() for n in fitted_sources]) for m in found]
     )
@@ -340,7 +309,6 @@ def study(
     header = {
         "task": task.name, "columns": list(columns), "sources": order, "sizes": sizes,
         "methods": list(found), "method sources": fitted_sources, "about": about,
-        "opinions": counts,
         "near": list(task.near), "far": [name for name in task.sets if name not in task.near],
         "accuracy": float((answers["test"] == task.test[1]).float().mean()),
     }  # fmt: skip
