@@ -24,12 +24,10 @@ from tulip_ood.detectors.auto_voices import (
     OF_FEATURES,
     ORDER,
     TURNS,
-    USUAL,
-    USUAL_J,
     VOICES,
 )
 from tulip_ood.detectors.evidence import weight_of
-from tulip_ood.detectors.loudness import CLEARLY, SILENT, loudest, voices
+from tulip_ood.detectors.loudness import CLEARLY, SILENT, quietened, voices
 from tulip_ood.numerics.metrics import auroc
 
 BASE, HELD, INSIDE = "base entropy", "held", "inside"
@@ -58,7 +56,7 @@ class Rule:
         return replace(self, parts=tuple(name for name in self.parts if name not in names))
 
 
-FIXED = Rule(js=(USUAL_J,), usual=True)
+FIXED = Rule(js=JS[-1:], usual=True)
 RULES: dict[str, Rule] = {
     "**the rule**": Rule(),
     "the rule before, `auto-3`": replace(FIXED, parts=EARLIER),
@@ -143,12 +141,10 @@ class Network:
             ]
         orders = [f"J {j:g} entropy" if j else BASE for j in rule.js]
         tried[ORDER] = [self.z(self.said(order, rule.mirror)) for order in orders]
-        usual = {**USUAL, ORDER: rule.js.index(USUAL_J) if USUAL_J in rule.js else 0}
-        chosen = {name: usual[name] for name in tried}
+        chosen = {name: len(own) - 1 for name, own in tried.items()}
         if not rule.usual:
-            chosen = loudest(
+            chosen = quietened(
                 {name: [each[HELD] for each in tried[name]] for name in TURNS if name in tried},
-                usual,
                 torch.from_numpy(self.columns[BASE][HELD]),
                 torch.from_numpy(1.0 - right[HELD]),
             )

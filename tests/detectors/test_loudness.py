@@ -13,10 +13,10 @@ from torch import Tensor, nn
 import tulip_ood
 from tulip_ood import Auto, Tulip
 from tulip_ood.detectors import FDBD, KNN, auto_voices
-from tulip_ood.detectors.auto_voices import USUAL, USUAL_J
+from tulip_ood.detectors.auto_voices import JS
 from tulip_ood.detectors.evidence import Trial
 from tulip_ood.detectors.fitting import splits, usable
-from tulip_ood.detectors.loudness import FEW_ERRORS, PARTS, SILENT, Voice, loudest, voices
+from tulip_ood.detectors.loudness import FEW_ERRORS, PARTS, SILENT, Voice, quietened, voices
 from tulip_ood.errors import InputError
 from tulip_ood.export.scoring import graph_score
 from tulip_ood.network.passes import Passes
@@ -62,10 +62,10 @@ def test_what_mild_changes_have_no_score_of_is_not_heard() -> None:
     plain, wrong = torch.linspace(0, 1, 20), (torch.arange(20) > 12).double()
     odd = torch.where(torch.arange(20) == 3, INF, plain)
     said = {"order": [plain], "a": [SILENT.of(odd), voice.of(odd)]}
-    assert loudest(said, {"order": 0, "a": 1}, plain, wrong)["a"] == 1
+    assert quietened(said, plain, wrong)["a"] == 1
 
 
-# ------------------------------------------------------------------------- loudest
+# ----------------------------------------------------------------------- quietened
 
 
 def naive_aurc(scores: Tensor, wrong: Tensor) -> float:
@@ -79,10 +79,8 @@ def naive_aurc(scores: Tensor, wrong: Tensor) -> float:
     return sum(risks) / n
 
 
-def by_definition(
-    said: dict[str, list[Tensor]], usual: dict[str, int], plain: Tensor, wrong: Tensor
-) -> dict[str, int]:
-    """Quieter while that is shown, by the least change that is enough; then louder in turn."""
+def by_definition(said: dict[str, list[Tensor]], plain: Tensor, wrong: Tensor) -> dict[str, int]:
+    """Quieter while that is shown, by the least change that is enough."""
     every = torch.arange(len(wrong))
 
     def cost(some: dict[str, int], rows: Tensor = every) -> float:
@@ -94,26 +92,23 @@ def by_definition(
         error = ((PARTS - 1) ** 2 / PARTS * each.var(correction=1)) ** 0.5
         return cost(some) > error
 
-    chosen = dict(usual)
+    chosen = {name: len(own) - 1 for name, own in said.items()}
     while shown(chosen) and any(chosen.values()):
         tried = [{**chosen, n: v} for n, voice in chosen.items() for v in range(voice)]
         enough = [one for one in tried if not shown(one)]
         most = max((sum(one.values()) for one in enough), default=0)
         least = [one for one in enough if sum(one.values()) == most]
         chosen = min(least or tried, key=cost)
-    for name, own in said.items():
-        while chosen[name] + 1 < len(own) and cost({**chosen, name: chosen[name] + 1}) <= 0:
-            chosen[name] += 1
     return chosen
 
 
-def test_loudest_is_what_its_definition_says() -> None:
+def test_quietened_is_what_its_definition_says() -> None:
     random = torch.Generator().manual_seed(0)
 
     def noise(width: float) -> Tensor:
         return width * torch.randn(40, generator=random, dtype=torch.float64)
 
-    found, usual = [], {"order": 1, "a": 2, "b": 1}
+    found = []
     for _ in range(12):
         wrong = (torch.rand(40, generator=random) < 0.3).double()
         wrong[:FEW_ERRORS] = 1.0
@@ -122,52 +117,36 @@ def test_loudest_is_what_its_definition_says() -> None:
         for name in ("a", "b"):
             z = 0.3 * wrong + noise(0.7).round(decimals=1)  # with ties
             said[name] = [v.of(z) for v in (SILENT, Voice(0.5, 1.0), Voice(1.0, 0.5))]
-        chosen = loudest(said, usual, plain, wrong)
-        assert chosen == by_definition(said, usual, plain, wrong)
+        chosen = quietened(said, plain, wrong)
+        assert chosen == by_definition(said, plain, wrong)
         found.append(tuple(chosen.values()))
     assert {voice for each in found for voice in each} == {0, 1, 2}
 
 
 def test_what_is_not_shown_changes_nothing() -> None:
-    """A worse order that hangs on few inputs is no reason to be quiet; nor to be louder."""
+    """A worse order that hangs on few inputs is no reason to be quiet."""
     wrong = (torch.arange(60) % 6 == 5).double()
     plain = torch.linspace(0, 1, 60) + wrong
     said = {"order": [plain], "a": [0 * plain, torch.where(torch.arange(60) == 2, 9.0, 0.0)]}
-    assert loudest(said, {"order": 0, "a": 1}, plain, wrong)["a"] == 1
-    assert loudest(said, {"order": 0, "a": 0}, plain, wrong)["a"] == 0
+    assert quietened(said, plain, wrong)["a"] == 1
     spoils = {"order": [plain], "a": [0 * plain, -9 * plain]}
-    assert loudest(spoils, {"order": 0, "a": 1}, plain, wrong)["a"] == 0
+    assert quietened(spoils, plain, wrong)["a"] == 0
 
 
-def test_louder_goes_step_by_step() -> None:
-    wrong, plain = (torch.arange(20) >= 12).double(), torch.linspace(0, 1, 20)
-    same = [factor * plain for factor in (0, 1, 2, 3)]
-    behind = [0 * plain, -9 * plain, plain]  # behind one that spoils, a good one is not looked for
-    said = {"order": [plain], "a": same, "b": behind}
-    assert loudest(said, dict.fromkeys(said, 0), plain, wrong) == {"order": 0, "a": 3, "b": 0}
-
-
-def test_whose_turn_comes_first_decides() -> None:
-    """What one opinion has won, the next may spend."""
-    random = torch.Generator().manual_seed(0)
-    wrong = (torch.arange(40) < 12).double()
-    plain = torch.rand(40, generator=random)
-    knows = [0 * plain, 10 * wrong]
-    spoils = [0 * plain, 5 * (torch.arange(40) > 30).double()]  # right answers, called unsure
-    usual = {"order": 0, "knows": 0, "spoils": 0}
-    first = loudest({"order": [plain], "knows": knows, "spoils": spoils}, usual, plain, wrong)
-    last = loudest({"order": [plain], "spoils": spoils, "knows": knows}, usual, plain, wrong)
-    assert first == {"order": 0, "knows": 1, "spoils": 1}
-    assert last == {"order": 0, "spoils": 0, "knows": 1}
+def test_the_least_change_that_is_enough() -> None:
+    """Not silence, where a quieter voice does; and only of what spoils the order."""
+    wrong = (torch.arange(60) % 6 == 5).double()
+    plain = torch.linspace(0, 1, 60) + wrong
+    said = {"order": [plain], "a": [0 * plain, plain, -9 * plain], "b": [0 * plain, plain]}
+    assert quietened(said, plain, wrong) == {"order": 0, "a": 1, "b": 1}
 
 
 def test_few_errors_tell_nothing() -> None:
     plain = torch.linspace(0, 1, 30)
     for errors in (0, FEW_ERRORS - 1, FEW_ERRORS):
         wrong = (torch.arange(30) >= 30 - errors).double()
-        usual = {"order": 0, "a": 0}
-        found = loudest({"order": [plain], "a": [0 * plain, plain]}, usual, plain, wrong)
-        assert found == {"order": 0, "a": int(errors >= FEW_ERRORS)}
+        found = quietened({"order": [plain], "a": [0 * plain, -9 * plain]}, plain, wrong)
+        assert found == {"order": 0, "a": int(errors < FEW_ERRORS)}
 
 
 # ------------------------------------------------------------------ voices of Auto
@@ -236,10 +215,10 @@ def test_where_there_are_few_errors_the_usual_voices_are_heard(
     y = network()(x).argmax(1)
     y[:3] = (y[:3] + 1) % 3
     detector = Auto(network(), n_samples=2).fit([(x, y)])
-    usual = {name: v[USUAL[name]] for name, v in detector._voices.items()}
+    usual = {name: v[-1] for name, v in detector._voices.items()}
     assert set(usual) == {"features", "fdbd", "react", "ratio"}
     assert chosen(detector) == (
-        USUAL_J,
+        JS[-1],
         {
             part: usual["features" if part in ("knn", "nci") else part].slope
             for part in ("react", "knn", "nci", "fdbd", "ratio")
@@ -321,11 +300,11 @@ def test_voices_are_found_once_and_kept(
     """On the first fold, or half; in a file; and found again."""
     asked: list[int] = []
 
-    def spy(said: Any, usual: Any, plain: Tensor, wrong: Tensor) -> dict[str, int]:
+    def spy(said: Any, plain: Tensor, wrong: Tensor) -> dict[str, int]:
         asked.append(len(wrong))
-        return loudest(said, usual, plain, wrong)
+        return quietened(said, plain, wrong)
 
-    monkeypatch.setattr(auto_voices, "loudest", spy)
+    monkeypatch.setattr(auto_voices, "quietened", spy)
     data, model = vectors(n), network()
     x = torch.cat([data[0], 3 * data[0]])
     detector = Auto(model, n_samples=2).fit([data])
@@ -372,7 +351,7 @@ def test_a_fit_that_is_interrupted_leaves_the_last_one(monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(auto_voices, "loudest", stop)
+        patched.setattr(auto_voices, "quietened", stop)
         with pytest.raises(KeyboardInterrupt):
             detector.fit([vectors(100)])
     assert chosen(detector) == found
@@ -391,14 +370,14 @@ def test_voices_are_found_again_without_what_a_fold_cannot_teach(
             raise InputError("no neighbours")
         return usual(self, passes)
 
-    def spy(said: Any, usually: Any, plain: Tensor, wrong: Tensor) -> dict[str, int]:
-        chose.append(loudest(said, usually, plain, wrong))
+    def spy(said: Any, plain: Tensor, wrong: Tensor) -> dict[str, int]:
+        chose.append(quietened(said, plain, wrong))
         return chose[-1]
 
     chose: list[dict[str, int]] = []
     heard_alike(monkeypatch)
     monkeypatch.setattr(KNN, "_learn", learn)
-    monkeypatch.setattr(auto_voices, "loudest", spy)
+    monkeypatch.setattr(auto_voices, "quietened", spy)
     data, model = vectors(200), network()
     detector = Auto(model, parts=("tulip", "knn", "fdbd"), n_samples=2).fit([data])
     assert refused

@@ -1,4 +1,4 @@
-"""One detector that needs no tuning and no OOD data: the recipe `auto-5`.
+"""One detector that needs no tuning and no OOD data: the recipe `auto-6`.
 
 TULiP with the balanced λ orders the inputs, as it orders the network's own errors well; where the
 network answers mirror images alike, the entropy of the mirror image is averaged with it (T). More
@@ -16,7 +16,7 @@ images that are still answered rightly (c):
 
 with every score centred and scaled on held-out validation data (z). J, s and every c are the usual
 ones, quieter where held-out errors of the network show that they would be ordered worse than by
-its entropy, louder where they are ordered no worse (`loudness.py`).
+its entropy (`loudness.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ from tulip_ood.detectors.auto_parts import (
     chosen_parts,
     part_settings,
 )
-from tulip_ood.detectors.auto_voices import OF_FEATURES, USUAL_J, VoicedSum
+from tulip_ood.detectors.auto_voices import JS, OF_FEATURES, VoicedSum
 from tulip_ood.detectors.auto_words import auto_lines, in_words_of_auto
 from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import SumState, union
@@ -101,7 +101,7 @@ class Auto(VoicedSum):
     """
 
     name: ClassVar[str] = "auto"
-    recipe: ClassVar[str] = "auto-5"
+    recipe: ClassVar[str] = "auto-6"
     shares_noise: ClassVar[bool] = True
 
     def __init__(
@@ -163,7 +163,7 @@ class Auto(VoicedSum):
         if isinstance(self.task, Regression):
             setting = replace(setting, balance=0.0)  # see the finding "regression-drift"
         elif len(self.parts) > 1:
-            setting = replace(setting, j=USUAL_J)
+            setting = replace(setting, j=JS[-1])
         for part in self.parts:
             if isinstance(part, Tulip):
                 part._recipe, part._setting = recipe, part._with_given(setting)

@@ -21,31 +21,28 @@ from tulip_ood.detectors.base import Detector
 from tulip_ood.detectors.compose import SumState
 from tulip_ood.detectors.evidence import Trial, Weights
 from tulip_ood.detectors.fitting import Fit
-from tulip_ood.detectors.loudness import CLEARLY, SILENT, Voice, loudest, voices
+from tulip_ood.detectors.loudness import CLEARLY, SILENT, Voice, quietened, voices
 from tulip_ood.network.network import Network
 from tulip_ood.network.passes import Passes
 
-__all__ = ["FEATURES", "OF_FEATURES", "USUAL_J", "VoicedSum"]
+__all__ = ["FEATURES", "JS", "OF_FEATURES", "VoicedSum"]
 
 FEATURES, OF_FEATURES = "features", (NEIGHBOURS, ALIGNED)  # how features lie: heard together
 # So much worse than entropy at finding pseudo-OOD is not listened to; .1 for the others.
 NOTHING_BELOW = {BOUNDARIES: 0.20, CLIPPED: 0.20}
-# What J may be, from quiet to loud (J* orders errors worse: docs/research.md).
-JS = (0.0, 1.0, 1.5, 2.0)
-# From quiet to loud, after silence: how much an opinion counts, and of which share of mildly
-# changed images it has to say more (None: more than of the middle of ordinary ones).
+# From quiet to loud, the usual one last. What J may be (J* orders errors worse: docs/research.md).
+JS = (0.0, 1.0, 1.5)
+# After silence, how much an opinion counts, and of which share of mildly changed images it has to
+# say more (None: more than of the middle of ordinary ones).
 VOICES: dict[str, tuple[tuple[float, float | None], ...]] = {
     FEATURES: ((2.0, 0.95), (2.0, 0.9), (1.5, 0.8), (0.75, None)),
-    DEPTH: ((2.0, 0.99), (2.0, 0.98), (2.0, 0.95)),
+    DEPTH: ((2.0, 0.99), (2.0, 0.98)),
     BOUNDARIES: ((2.0, 0.98), (2.0, 0.9)),
     CLIPPED: ((2.0, 0.98), (2.0, 0.9)),
     RATIO: ((1.0, 0.98), (1.0, 0.9)),
 }
 EVIDENCE = (DEPTH, BOUNDARIES, CLIPPED, RATIO)  # what is heard by itself
-TURNS = (DEPTH, FEATURES, ORDER, BOUNDARIES, CLIPPED, RATIO)  # in which they become louder
-# The numbers of the usual voices.
-USUAL_J = 1.5
-USUAL = {FEATURES: 4, DEPTH: 2, BOUNDARIES: 2, CLIPPED: 2, RATIO: 2}
+TURNS = (DEPTH, FEATURES, ORDER, BOUNDARIES, CLIPPED, RATIO)
 
 
 class VoicedSum(PartedSum):
@@ -89,7 +86,7 @@ class VoicedSum(PartedSum):
         for name, of_mild in self._opinions(mild or dict.fromkeys(self._worth)).items():
             least = 0.0 if name == FEATURES else CLEARLY
             self._voices[name] = [SILENT, *voices(VOICES[name], of_mild, least)]
-        self._speak(USUAL)
+        self._speak({name: len(possible) - 1 for name, possible in self._voices.items()})
         self._facts["evidence"] = {**said, "worth": dict(self._worth)}
 
     def _opinions(self, said: Mapping[str, Tensor | None]) -> dict[str, Any]:
@@ -145,7 +142,7 @@ class VoicedSum(PartedSum):
         return self._scaled(learned, said)
 
     def _settle(self, passes: Passes, said: dict[str, Tensor]) -> int:
-        """Find the loudest voices that the order of errors allows, and which J."""
+        """Find the voices that held-out errors leave, and which J."""
         assert passes.labels is not None
 
         def z(name: str, scores: Tensor) -> Tensor:
@@ -163,11 +160,9 @@ class VoicedSum(PartedSum):
             if name in opinions
         }
         tried[ORDER] = [z(ORDER, scores) for scores in orders]
-        usual_j = self._js.index(USUAL_J) if USUAL_J in self._js else 0
         wrong = 1.0 - self.task.correct(passes.base, passes.labels)
-        found = loudest(
+        found = quietened(
             {name: tried[name] for name in TURNS if name in tried},
-            {**USUAL, ORDER: usual_j},
             self.task.base_uncertainty(passes.base),
             wrong,
         )

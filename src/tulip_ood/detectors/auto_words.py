@@ -76,8 +76,8 @@ def _loudness_lines(detector: "Auto") -> list[str]:
         return []
     errors = counted(told["errors"], "held-out error")
     if told["errors"] < FEW_ERRORS:
-        return [f"{errors}: too few to tell how loud the others may be; they are as loud as usual"]
-    return [f"all as loud as the order of {errors} allows"]
+        return [f"{errors}: too few to tell whether the others should be quieter than usual"]
+    return [f"all as loud as usual, or quieter where {errors} would be ordered worse"]
 
 
 def _stage_lines(detector: "Auto") -> list[str]:

@@ -1,4 +1,4 @@
-"""How loud every opinion of `Auto` is: as loud as the order of the network's errors allows.
+"""How loud every opinion of `Auto` is: quieter where the network's own errors speak against it.
 
 What makes a score find more OOD inputs mostly makes it order the network's own errors worse, and by
 how much differs from network to network: noise on the weights lowers AURC by a fifth on one, and
@@ -17,7 +17,7 @@ from torch import Tensor
 from tulip_ood.numerics.metrics import aurc
 from tulip_ood.numerics.quantiles import quantiles
 
-__all__ = ["CLEARLY", "FEW_ERRORS", "SILENT", "Voice", "loudest", "voices"]
+__all__ = ["CLEARLY", "FEW_ERRORS", "SILENT", "Voice", "quietened", "voices"]
 
 CLEARLY = 1.0  # half of q84 − q16 of the validation data above their median
 FEW_ERRORS = 5  # fewer say nothing of an order
@@ -75,20 +75,16 @@ def voices(
     return found
 
 
-def loudest(
-    said: Mapping[str, Sequence[Tensor]], usual: Mapping[str, int], plain: Tensor, wrong: Tensor
-) -> dict[str, int]:
+def quietened(said: Mapping[str, Sequence[Tensor]], plain: Tensor, wrong: Tensor) -> dict[str, int]:
     """Which of its voices every opinion gets.
 
-    All begin with the usual ones. As long as the held-out errors show, by a standard error, that
-    they are ordered worse than by entropy, one opinion is made quieter: by the least change that is
-    enough, or else by the one that helps most. Then each in turn becomes louder, step by step,
-    where they are ordered no worse than by entropy.
+    All begin with the loudest, the usual one. As long as the held-out errors show, by a standard
+    error, that they are ordered worse than by entropy, one opinion is made quieter: by the least
+    change that is enough, or else by the one that helps most.
 
     Args:
         said: What each opinion adds to the score of held-out inputs [N], by its name: the quietest
             voice first.
-        usual: The number of each one's usual voice.
         plain: The entropy of the same inputs.
         wrong: 1 where the network's answer is wrong, else 0.
 
@@ -102,21 +98,15 @@ def loudest(
         >>> silent = torch.zeros(100)
         >>> good, bad = torch.linspace(0, 9, 100), torch.linspace(90, 0, 100)
         >>> said = {"order": [entropy], "a": [silent, good], "b": [silent, bad]}
-        >>> loudest(said, {"order": 0, "a": 0, "b": 1}, entropy, wrong)
+        >>> quietened(said, entropy, wrong)
         {'order': 0, 'a': 1, 'b': 0}
     """
-    chosen = {name: min(usual[name], len(voices) - 1) for name, voices in said.items()}
+    chosen = {name: len(voices) - 1 for name, voices in said.items()}
     if wrong.sum() < FEW_ERRORS:
         return chosen
     order = _Order(said, plain, wrong)
     while order.cost(chosen) > order.doubt(chosen) and any(chosen.values()):
         chosen = _quieter(chosen, order)
-    for name, voices in said.items():
-        while chosen[name] < len(voices) - 1:
-            louder = {**chosen, name: chosen[name] + 1}
-            if order.cost(louder) > 0:
-                break
-            chosen = louder
     return chosen
 
 
