@@ -28,7 +28,7 @@ TASKS = {
 }
 OPENED = {"sports": "sports", "plankton": "plankton"}  # for auto-3
 FOURTH = {"dishes": "dishes", "hiragana": "hiragana"}  # for auto-4, which was not kept
-FRESH = {"butterflies": "butterflies", "signs": "signs", "simpsons": "simpsons"}  # for auto-5
+FRESH = {"signs": "signs", "simpsons": "simpsons"}  # for auto-6
 QUIET = "auto[n_samples=0]"
 MEANS = ("all", "rivals", "first")
 
@@ -300,9 +300,9 @@ AUTO_TABLES: dict[str, Callable[[], str]] = {
     "auto-opened-parts": partial(opened, "result-opened", OPENED, "parts"),
     "auto-fourth": partial(opened, "result-opened-4", FOURTH, "methods"),
     "auto-fourth-parts": partial(opened, "result-parts", FOURTH, "rows"),
-    "auto-fresh": partial(opened, "result-opened-5", FRESH, "methods"),
+    "auto-fresh": partial(opened, "result-opened-6", FRESH, "methods"),
     "auto-fresh-parts": partial(opened, "result-parts", FRESH, "rows"),
-    "auto-fresh-tasks": partial(tasks, "result-opened-5", FRESH),
+    "auto-fresh-tasks": partial(tasks, "result-opened-6", FRESH),
     "auto-loudness": loudness,
     "auto-parts-3": partial(parts_means, "parts-3"),
     "auto-opened-networks": partial(each_network, "result-opened", OPENED),

@@ -80,7 +80,7 @@ def naive_aurc(scores: Tensor, wrong: Tensor) -> float:
 
 
 def by_definition(said: dict[str, list[Tensor]], plain: Tensor, wrong: Tensor) -> dict[str, int]:
-    """Quieter while that is shown, by the least change that is enough."""
+    """Quieter while that is shown, by the least change that is enough; then back, if it can."""
     every = torch.arange(len(wrong))
 
     def cost(some: dict[str, int], rows: Tensor = every) -> float:
@@ -98,7 +98,10 @@ def by_definition(said: dict[str, list[Tensor]], plain: Tensor, wrong: Tensor) -
         enough = [one for one in tried if not shown(one)]
         most = max((sum(one.values()) for one in enough), default=0)
         least = [one for one in enough if sum(one.values()) == most]
-        chosen = min(least or tried, key=cost)
+        chosen = min(least or tried, key=lambda one: (cost(one), -sum(one.values())))
+    for name, own in said.items():
+        while chosen[name] + 1 < len(own) and not shown({**chosen, name: chosen[name] + 1}):
+            chosen[name] += 1
     return chosen
 
 
@@ -139,6 +142,15 @@ def test_the_least_change_that_is_enough() -> None:
     plain = torch.linspace(0, 1, 60) + wrong
     said = {"order": [plain], "a": [0 * plain, plain, -9 * plain], "b": [0 * plain, plain]}
     assert quietened(said, plain, wrong) == {"order": 0, "a": 1, "b": 1}
+
+
+def test_what_costs_nothing_is_kept() -> None:
+    """Though all else has to be silent."""
+    wrong = (torch.arange(60) % 6 == 5).double()
+    plain = torch.linspace(0, 1, 60) + wrong
+    free = [0 * plain, plain]
+    said = {"free": free, "order": [plain, plain - wrong], "a": [0 * plain, -9 * plain]}
+    assert quietened(said, plain, wrong) == {"free": 1, "order": 0, "a": 0}
 
 
 def test_few_errors_tell_nothing() -> None:

@@ -80,7 +80,8 @@ def quietened(said: Mapping[str, Sequence[Tensor]], plain: Tensor, wrong: Tensor
 
     All begin with the loudest, the usual one. As long as the held-out errors show, by a standard
     error, that they are ordered worse than by entropy, one opinion is made quieter: by the least
-    change that is enough, or else by the one that helps most.
+    change that is enough, or else by the one that helps most. Then each in turn goes back towards
+    its usual voice, as far as that shows nothing.
 
     Args:
         said: What each opinion adds to the score of held-out inputs [N], by its name: the quietest
@@ -105,17 +106,25 @@ def quietened(said: Mapping[str, Sequence[Tensor]], plain: Tensor, wrong: Tensor
     if wrong.sum() < FEW_ERRORS:
         return chosen
     order = _Order(said, plain, wrong)
-    while order.cost(chosen) > order.doubt(chosen) and any(chosen.values()):
+    while order.shows(chosen) and any(chosen.values()):
         chosen = _quieter(chosen, order)
+    # What was made quieter on the way may not have been to blame.
+    for name, voices in said.items():
+        while chosen[name] < len(voices) - 1:
+            louder = {**chosen, name: chosen[name] + 1}
+            if order.shows(louder):
+                break
+            chosen = louder
     return chosen
 
 
 def _quieter(chosen: dict[str, int], order: "_Order") -> dict[str, int]:
     tried = [{**chosen, name: voice} for name, number in chosen.items() for voice in range(number)]
-    enough = [one for one in tried if order.cost(one) <= order.doubt(one)]
+    enough = [one for one in tried if not order.shows(one)]
     if enough:
         return max(enough, key=lambda one: (sum(one.values()), -order.cost(one)))
-    return min(tried, key=order.cost)
+    # What costs nothing stays: of changes that help alike, the least.
+    return min(tried, key=lambda one: (order.cost(one), -sum(one.values())))
 
 
 class _Order:
@@ -149,6 +158,10 @@ class _Order:
     def cost(self, chosen: Mapping[str, int]) -> float:
         """By how much AURC is above entropy's, as a share of it."""
         return float(self._costs(chosen)[0])
+
+    def shows(self, chosen: Mapping[str, int]) -> bool:
+        """That errors are ordered worse than by entropy."""
+        return self.cost(chosen) > self.doubt(chosen)
 
     def doubt(self, chosen: Mapping[str, int]) -> float:
         """The standard error of `cost`: the jackknife's, leaving out one part of the inputs."""
