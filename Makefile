@@ -139,8 +139,6 @@ evidence-auto-opened: $(VENV)/.dev ## Auto and its rivals on butterflies, signs 
 			--device cpu --published "$$weights" --out $${task}_0.safetensors || exit 1; \
 		[ -f $(COLUMNS)/$${task}_0.npz ] || $(AUTO)/columns.py $$task --data . --batch 250 \
 			--network $${task}_0.safetensors --device cpu --methods $(RIVALS) --out $(COLUMNS) || exit 1; done
-	cd $(PACKS)/$(COLUMNS) && $(AUTO)/judge.py --out $(CURDIR)/benchmarks/auto/result-opened-5.json \
-		--left-out butterflies=butterflies_0.npz signs=signs_0.npz simpsons=simpsons_0.npz
 
 evidence-auto-parts: $(VENV)/.dev ## What each part of Auto brings (PACKS=the folder of evidence-auto-columns and evidence-auto-opened)
 	cd $(PACKS)/$(COLUMNS) && $(AUTO)/parts.py \

@@ -261,7 +261,8 @@ def before() -> str:
 
 def tasks(file: str, titles: dict[str, str]) -> str:
     """What the tasks are."""
-    found = read(f"auto/{file}.json")["tasks"]
+    found = read(f"auto/{file}.json")
+    found = found.get("tasks", found)
     rows = []
     for task, title in titles.items():
         own = found[task]
@@ -300,9 +301,9 @@ AUTO_TABLES: dict[str, Callable[[], str]] = {
     "auto-opened-parts": partial(opened, "result-opened", OPENED, "parts"),
     "auto-fourth": partial(opened, "result-opened-4", FOURTH, "methods"),
     "auto-fourth-parts": partial(opened, "result-parts", FOURTH, "rows"),
-    "auto-fresh": partial(opened, "result-opened-6", FRESH, "methods"),
+    "auto-fresh": partial(opened, "result-parts", FRESH, "rivals"),
     "auto-fresh-parts": partial(opened, "result-parts", FRESH, "rows"),
-    "auto-fresh-tasks": partial(tasks, "result-opened-6", FRESH),
+    "auto-fresh-tasks": partial(tasks, "result-parts", FRESH),
     "auto-loudness": loudness,
     "auto-parts-3": partial(parts_means, "parts-3"),
     "auto-opened-networks": partial(each_network, "result-opened", OPENED),

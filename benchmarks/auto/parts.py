@@ -167,7 +167,12 @@ def with_and_without(files: list[str]) -> dict[str, Any]:
     rows: dict[str, list[list[float]]] = {}
     weighed: dict[str, Any] = {}
     intervals: dict[str, list[float]] = {}
+    rivals: dict[str, list[list[float]]] = {}
     for one in networks:
+        for name in one.studied.methods:
+            if name != "ent" and not name.startswith("auto"):  # which may be of another recipe
+                found = one.differences(one.studied.method(name))
+                rivals.setdefault(name, []).append(found)
         for name, rule in RULES.items():
             told: dict[str, Any] = {}
             scores = one.score(rule, told)
@@ -175,8 +180,8 @@ def with_and_without(files: list[str]) -> dict[str, Any]:
             if rule == Rule():
                 weighed[one.studied.name] = told
                 for outside in one.studied.sets:
-                    found = paired(one.columns[BASE], scores, outside, seed=0)
-                    intervals[f"{one.studied.name}: {outside}"] = np.round(found, 2).tolist()
+                    between = paired(one.columns[BASE], scores, outside, seed=0)
+                    intervals[f"{one.studied.name}: {outside}"] = np.round(between, 2).tolist()
 
     def mean(each: list[list[float]]) -> Any:
         return np.mean(each, axis=0).round(3).tolist()
@@ -185,6 +190,10 @@ def with_and_without(files: list[str]) -> dict[str, Any]:
         "networks": [one.studied.name for one in networks],
         "accuracy": [round(one.studied.header["accuracy"], 4) for one in networks],
         "errors": [int((~one.studied.right["test"]).sum()) for one in networks],
+        "near": networks[0].studied.header["near"],
+        "far": networks[0].studied.header["far"],
+        "entropy": np.mean([one.studied.judge(one.columns[BASE]) for one in networks], 0).tolist(),
+        "rivals": {n: mean(each) for n, each in {**rivals, "auto": rows["**the rule**"]}.items()},
         "voices": weighed,
         "rule against entropy": intervals,
         "rows": {name: mean(each) for name, each in rows.items()},
