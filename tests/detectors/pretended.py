@@ -90,7 +90,8 @@ def main() -> None:
         detector = copy.copy(detector.fit([data], **recipe))
         if isinstance(detector, Auto):  # all are heard, whatever they are worth
             detector._weights = dict.fromkeys(detector._weights, 1.0)
-            assert len(detector._heard) == 6
+            detector._bars = dict.fromkeys(("features", *detector._weights), 1.0)
+            assert len(detector._heard) == 7
             assert detector._mirrors
         found[name] = where(detector, (x[:20], data[1][:20]))
     print(json.dumps(found))
