@@ -32,10 +32,10 @@ from tulip_ood.models.spec import load_model
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measuring import machine
 
-FIVE = ("tulip", "react", "knn", "nci", "ratio")
+SIX = ("tulip", "react", "knn", "nci", "fdbd", "ratio")
 DETECTORS: dict[str, Callable[..., Any]] = {
     "tulip, balanced": Tulip,
-    "auto, without inner stages": lambda model, **common: Auto(model, parts=FIVE, **common),
+    "auto, without inner stages": lambda model, **common: Auto(model, parts=SIX, **common),
     "auto": Auto,
     "auto, without noise": lambda model, **common: Auto(model, n_samples=0, **common),
 }
@@ -75,6 +75,9 @@ def main() -> None:
     parser.add_argument("--resnet50", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--only", nargs="*", default=list(DETECTORS), help="some of them, TULiP first"
+    )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -96,8 +99,8 @@ def main() -> None:
     Tulip(model, **common).fit(val, recipe="balanced")  # whoever is first waits for libraries
     rows: dict[str, Any] = {}
     fitted = {}
-    for name, make in DETECTORS.items():
-        detector = make(model, **common)
+    for name in given.only:
+        detector = DETECTORS[name](model, **common)
         recipe = {"recipe": "balanced"} if isinstance(detector, Tulip) else {}
         seconds = turn(lambda d=detector, r=recipe: d.fit(val, **r))  # type: ignore[misc]
         if given.resnet50 and isinstance(detector, Auto):
