@@ -82,30 +82,27 @@ class VoicedSum(PartedSum):
         # Inner stages see mild changes before anything else: without a bar they are not heard.
         if DEPTH in self._worth:
             self._worth[DEPTH] = 1.0 if mild else 0.0
-        self._voices = {}
-        for name, of_mild in self._opinions(mild or dict.fromkeys(self._worth)).items():
-            least = 0.0 if name == FEATURES else CLEARLY
-            self._voices[name] = [SILENT, *voices(VOICES[name], of_mild, least)]
+        self._voices, of_mild = {}, self._opinions(mild)
+        for name, asked in VOICES.items():
+            if any(self._worth.get(part) for part in _parts_of(name)):
+                least = 0.0 if name == FEATURES else CLEARLY
+                self._voices[name] = [SILENT, *voices(asked, of_mild.get(name), least)]
         self._speak({name: len(possible) - 1 for name, possible in self._voices.items()})
         self._facts["evidence"] = {**said, "worth": dict(self._worth)}
 
-    def _opinions(self, said: Mapping[str, Tensor | None]) -> dict[str, Any]:
+    def _opinions(self, said: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What opinions say, from what parts say; without those that are worth nothing."""
         heard = {name: z for name, z in said.items() if self._worth.get(name)}
-        lie = [
-            None if z is None else self._worth[name] * z
-            for name, z in heard.items()
-            if name in OF_FEATURES
-        ]
+        lie = [self._worth[name] * heard[name] for name in OF_FEATURES if name in heard]
         alone = {name: z for name, z in heard.items() if name in VOICES}
-        return {FEATURES: None if lie[0] is None else sum(lie), **alone} if lie else alone
+        return {FEATURES: torch.stack(lie).sum(dim=0), **alone} if lie else alone
 
     def _speak(self, chosen: Mapping[str, int]) -> None:
         """Give every opinion the voice of this number."""
         self._weights, self._bars = dict.fromkeys(self._worth, 0.0), {}
         for name, possible in self._voices.items():
             voice = possible[chosen.get(name, 0)]
-            for part in OF_FEATURES if name == FEATURES else (name,):
+            for part in _parts_of(name):
                 if part in self._worth:
                     self._weights[part] = voice.slope * self._worth[part]
             self._bars[name] = voice.bar * (voice.slope if name == FEATURES else 1.0)
@@ -186,3 +183,7 @@ class VoicedSum(PartedSum):
                 beyond = (said[name] - self._bars[name]).clamp_min(0.0)
                 total = total + self.strength * self._weights[name] * beyond
         return total
+
+
+def _parts_of(opinion: str) -> tuple[str, ...]:
+    return OF_FEATURES if opinion == FEATURES else (opinion,)
